@@ -1,0 +1,225 @@
+"""Clusters: nodes with GPUs of one type each, read from a short string, TOML or CSV."""
+
+from __future__ import annotations
+
+import csv
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bloxopt.errors import ClusterError
+from bloxopt.jobs import FloatArray, IntArray, JobTable
+
+_PART = re.compile(r"^(?:(?P<nodes>\d+)x)?(?P<gpus>\d+)x(?P<type>[A-Za-z][A-Za-z0-9_.\-]*)$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A server with ``num_gpus`` GPUs of one type.
+
+    ``cpus`` and ``memory_gib`` are ``None`` where unknown, which means that they never limit.
+    """
+
+    name: str
+    gpu_type: str
+    num_gpus: int
+    cpus: float | None = None
+    memory_gib: float | None = None
+    rack: str = "rack-0"
+
+    def __post_init__(self) -> None:
+        if not self.name or not self.gpu_type:
+            raise ClusterError(f"node {self.name!r}: name and gpu_type must not be empty")
+        if isinstance(self.num_gpus, bool) or int(self.num_gpus) != self.num_gpus or self.num_gpus < 1:
+            raise ClusterError(f"node {self.name!r}: num_gpus is {self.num_gpus!r}, must be a whole number >= 1")
+        for field in ("cpus", "memory_gib"):
+            value = getattr(self, field)
+            if value is not None and not (np.isfinite(value) and value >= 0):
+                raise ClusterError(f"node {self.name!r}: {field} is {value!r}, must be a finite number >= 0")
+
+
+@dataclass(frozen=True, eq=False)
+class Cluster:
+    """An ordered set of nodes; GPU types keep the order in which they first appear."""
+
+    nodes: tuple[Node, ...]
+
+    def __post_init__(self) -> None:
+        if not self.nodes:
+            raise ClusterError("a cluster needs at least one node")
+        seen: set[str] = set()
+        for node in self.nodes:
+            if node.name in seen:
+                raise ClusterError(f"node name {node.name!r} appears twice: node names must be unique")
+            seen.add(node.name)
+
+    @classmethod
+    def from_string(cls, text: str) -> Cluster:
+        """Parse ``[NODESx]GPUSxTYPE`` parts joined by ``+``.
+
+        ``8xV100+16xP100`` is one node with 8 V100 and one with 16 P100; ``32x4xV100`` is 32 nodes
+        with 4 V100 each.
+        """
+        nodes: list[Node] = []
+        for part in text.split("+"):
+            match = _PART.match(part.strip())
+            if match is None:
+                raise ClusterError(
+                    f"cluster {text!r}: cannot read {part.strip()!r}; write [NODESx]GPUSxTYPE parts joined "
+                    "by '+', such as 8xV100+16xP100 or 32x4xV100, or name an existing .toml or .csv file"
+                )
+            count, gpus = int(match["nodes"] or 1), int(match["gpus"])
+            if count < 1 or gpus < 1:
+                raise ClusterError(f"cluster {text!r}: {part.strip()!r} has no GPUs; counts must be >= 1")
+            for _ in range(count):
+                nodes.append(Node(name=f"node-{len(nodes)}", gpu_type=match["type"], num_gpus=gpus))
+        return cls(tuple(nodes))
+
+    @classmethod
+    def from_toml(cls, path: str | Path) -> Cluster:
+        """Read ``[[node]]`` tables (``count`` repeats one; its name then gets a number)."""
+        path = Path(path)
+        try:
+            document = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ClusterError(f"{path}: cannot be read: {error.strerror}") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ClusterError(f"{path}: not valid TOML: {error}") from error
+        extra = set(document) - {"node"}
+        if extra or not isinstance(document.get("node"), list):
+            found = f"; unknown key {sorted(extra)[0]!r}" if extra else ""
+            raise ClusterError(f"{path}: expected [[node]] tables{found}")
+        return cls._from_rows(path, [(f"node {i + 1}", row) for i, row in enumerate(document["node"])])
+
+    @classmethod
+    def from_csv(cls, path: str | Path) -> Cluster:
+        """Read a CSV with the columns name, gpu_type, num_gpus and, where known, cpus, memory_gib, rack, count."""
+        path = Path(path)
+        try:
+            with path.open(newline="", encoding="utf-8-sig") as handle:
+                reader = csv.DictReader(handle)
+                rows = [
+                    (f"line {reader.line_num}", {k: v for k, v in row.items() if v not in (None, "")}) for row in reader
+                ]
+        except OSError as error:
+            raise ClusterError(f"{path}: cannot be read: {error.strerror}") from error
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise ClusterError(f"{path}: not valid CSV: {error}") from error
+        return cls._from_rows(path, rows)
+
+    @classmethod
+    def _from_rows(cls, path: Path, rows: Sequence[tuple[str, dict[Any, Any]]]) -> Cluster:
+        known = {f.name for f in fields(Node)} | {"count"}
+        nodes: list[Node] = []
+        for place, row in rows:
+            where = f"{path}: {place}"
+            unknown = {str(key) for key in row} - known
+            if unknown:
+                raise ClusterError(f"{where}: unknown key {sorted(unknown)[0]!r}; known: {', '.join(sorted(known))}")
+            missing = {"gpu_type", "num_gpus"} - set(row)
+            if missing:
+                raise ClusterError(f"{where}: {sorted(missing)[0]} is missing")
+            try:
+                count = int(row.get("count", 1))
+                values: dict[str, Any] = {
+                    "gpu_type": str(row["gpu_type"]),
+                    "num_gpus": int(row["num_gpus"]),
+                    "cpus": float(row["cpus"]) if "cpus" in row else None,
+                    "memory_gib": float(row["memory_gib"]) if "memory_gib" in row else None,
+                    "rack": str(row.get("rack", "rack-0")),
+                }
+            except (TypeError, ValueError) as error:
+                raise ClusterError(f"{where}: {error}") from error
+            if count < 1:
+                raise ClusterError(f"{where}: count is {count}, must be >= 1")
+            base = row.get("name")
+            for repeat in range(count):
+                name = str(base) if base and count == 1 else f"{base or 'node'}-{repeat if base else len(nodes)}"
+                try:
+                    nodes.append(Node(name=name, **values))
+                except ClusterError as error:
+                    raise ClusterError(f"{where}: {error}") from error
+        if not nodes:
+            raise ClusterError(f"{path}: no nodes; a cluster needs at least one")
+        try:
+            return cls(tuple(nodes))
+        except ClusterError as error:
+            raise ClusterError(f"{path}: {error}") from error
+
+    @cached_property
+    def gpu_types(self) -> tuple[str, ...]:
+        """GPU types in order of first appearance."""
+        return tuple(dict.fromkeys(node.gpu_type for node in self.nodes))
+
+    @cached_property
+    def node_gpu_type(self) -> IntArray:
+        """Code of each node's GPU type, shape (nodes,)."""
+        code = {name: index for index, name in enumerate(self.gpu_types)}
+        return np.array([code[node.gpu_type] for node in self.nodes], dtype=np.int64)
+
+    @cached_property
+    def node_gpus(self) -> IntArray:
+        """GPUs of each node, shape (nodes,)."""
+        return np.array([node.num_gpus for node in self.nodes], dtype=np.int64)
+
+    @cached_property
+    def node_cpus(self) -> FloatArray:
+        """CPUs of each node, +inf where unknown."""
+        return np.array([np.inf if n.cpus is None else n.cpus for n in self.nodes], dtype=np.float64)
+
+    @cached_property
+    def node_memory_gib(self) -> FloatArray:
+        """Memory of each node in GiB, +inf where unknown."""
+        return np.array([np.inf if n.memory_gib is None else n.memory_gib for n in self.nodes], dtype=np.float64)
+
+    @cached_property
+    def capacity(self) -> IntArray:
+        """GPUs of each type, shape (types,)."""
+        return np.bincount(self.node_gpu_type, weights=self.node_gpus, minlength=len(self.gpu_types)).astype(np.int64)
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs in all."""
+        return int(self.node_gpus.sum())
+
+    def describe(self) -> str:
+        """The cluster in a line, such as ``32x4xV100``."""
+        parts: list[list[Any]] = []
+        for node in self.nodes:
+            key = (node.num_gpus, node.gpu_type)
+            if parts and parts[-1][1] == key:
+                parts[-1][0] += 1
+            else:
+                parts.append([1, key])
+        return "+".join(f"{f'{count}x' if count > 1 else ''}{gpus}x{kind}" for count, (gpus, kind) in parts)
+
+    def check_fits(self, jobs: JobTable) -> None:
+        """Raise if some job's smallest gang is larger than all GPUs of every type together."""
+        largest = int(self.capacity.max())
+        too_large = np.flatnonzero(jobs.min_gpus > largest)
+        if too_large.size:
+            i = int(too_large[0])
+            more = f" ({too_large.size} such jobs)" if too_large.size > 1 else ""
+            raise ClusterError(
+                f"job {jobs.job_id[i]!r} needs {jobs.min_gpus[i]} GPUs of one type but the largest pool of "
+                f"{self.describe()} has {largest}{more}: use a larger cluster, or drop such jobs with "
+                "trace.where(max_gpus=...)"
+            )
+
+
+def load_cluster(source: str | Path | Cluster) -> Cluster:
+    """A cluster from a short string (``8xV100+16xP100``, ``32x4xV100``), a ``.toml`` or a ``.csv`` file."""
+    if isinstance(source, Cluster):
+        return source
+    path = Path(source)
+    if path.suffix.lower() == ".toml":
+        return Cluster.from_toml(path)
+    if path.suffix.lower() == ".csv":
+        return Cluster.from_csv(path)
+    return Cluster.from_string(str(source))

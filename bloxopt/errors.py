@@ -1,0 +1,74 @@
+"""Typed exceptions: one clear message each, naming the place and the way out.
+
+The command line prints the message of any :class:`BloxoptError` and exits with code 2.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class BloxoptError(Exception):
+    """Base of every error that a user of bloxopt can act on."""
+
+
+class InputError(BloxoptError, ValueError):
+    """Input that cannot be used: the message names the file, line or argument."""
+
+
+class TraceError(InputError):
+    """A trace file or a job that cannot be read or scheduled."""
+
+
+class ClusterError(InputError):
+    """A cluster description that cannot be read."""
+
+
+class ThroughputError(InputError):
+    """Throughputs that are missing, negative or not a number."""
+
+
+class ConfigError(InputError):
+    """An experiment file with an unknown key or a value of the wrong kind."""
+
+
+class UnknownNameError(InputError):
+    """A policy, solver, preset, trace or placement that is not registered."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        names = sorted(known)
+        lowered = {candidate.lower(): candidate for candidate in names}
+        close = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.5)
+        hint = f"did you mean {lowered[close[0]]!r}? " if close else ""
+        super().__init__(f"unknown {kind} {name!r}: {hint}choose one of {', '.join(names)}")
+        self.kind = kind
+        self.name = name
+
+
+class FormulationError(BloxoptError, ValueError):
+    """Blocks that cannot be composed, such as a maximum of a concave term."""
+
+
+class SolverError(BloxoptError, RuntimeError):
+    """A solver that failed or returned something that is not a solution."""
+
+
+class SolverNotInstalledError(SolverError):
+    """A solver back end whose package cannot be imported."""
+
+
+class InfeasibleError(BloxoptError, RuntimeError):
+    """A program without a solution; the message names the constraint blocks."""
+
+
+class UnboundedError(BloxoptError, RuntimeError):
+    """A program whose objective can grow without limit."""
+
+
+class CheckError(BloxoptError, RuntimeError):
+    """An allocation or assignment that breaks a constraint and was not applied."""
+
+
+class ResultError(BloxoptError, OSError):
+    """Results that cannot be written or read."""

@@ -1,0 +1,278 @@
+"""The columns of a scheduling program: one per active job and configuration it could be given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from bloxopt.cluster import Cluster, load_cluster
+from bloxopt.errors import TraceError
+from bloxopt.jobs import BoolArray, FloatArray, IntArray, Job, JobTable
+from bloxopt.state import JobLedger, JobStatus
+from bloxopt.throughput import DurationThroughput, ThroughputOracle, as_oracle, checked_rates
+
+_EVERY_COUNT_UP_TO = 16
+"""Elastic jobs get every GPU count up to here, then powers of two (with their own bounds and request)."""
+
+
+class ConfigurationCatalog:
+    """Every feasible (GPU type, GPU count) of every job, built once per trace and cluster.
+
+    Flat arrays in job-major order, ``offsets`` (jobs + 1,) delimiting each job's part:
+    ``gpu_type`` code, ``num_gpus`` GPUs, ``rate`` steps/s (> 0). ``requested_rate`` (jobs, types) is
+    the rate at the GPU count the job asks for, 0 where it cannot run.
+    """
+
+    def __init__(self, table: JobTable, cluster: Cluster, oracle: ThroughputOracle) -> None:
+        self.table = table
+        self.cluster = cluster
+        types = cluster.gpu_types
+        self.requested_rate = checked_rates(oracle, table, types, table.num_gpus)
+        job, counts = _gpu_counts(table)
+        rigid = len(job) == len(table)
+        rates = self.requested_rate if rigid else checked_rates(oracle, table.take(job), types, counts)
+        row, kind = np.nonzero((rates > 0) & (counts[:, None] <= cluster.capacity[None, :]))
+        self.gpu_type: IntArray = kind.astype(np.int64)
+        self.num_gpus: IntArray = counts[row]
+        self.rate: FloatArray = rates[row, kind]
+        self.offsets: IntArray = np.concatenate([[0], np.cumsum(np.bincount(job[row], minlength=len(table)))]).astype(
+            np.int64
+        )
+
+    def check_every_job_can_run(self) -> None:
+        """Raise :class:`TraceError` naming a job without any configuration."""
+        self.cluster.check_fits(self.table)
+        empty = np.flatnonzero(np.diff(self.offsets) == 0)
+        if empty.size:
+            i = int(empty[0])
+            more = f" ({empty.size} such jobs)" if empty.size > 1 else ""
+            raise TraceError(
+                f"job {self.table.job_id[i]!r} ({self.table.job_type_names[i]}, {self.table.num_gpus[i]} GPUs) has "
+                f"zero throughput on every GPU type it fits on in {self.cluster.describe()}{more}: add its rates to "
+                "the throughput table or drop it from the trace"
+            )
+
+
+def _gpu_counts(table: JobTable) -> tuple[IntArray, IntArray]:
+    """Job index and GPU count of every size to consider, job-major and ascending."""
+    if np.array_equal(table.min_gpus, table.max_gpus):
+        return np.arange(len(table)), table.num_gpus
+    jobs: list[IntArray] = []
+    counts: list[IntArray] = []
+    # Elastic traces repeat few distinct ranges, so the sizes are worked out once per range.
+    shapes = np.column_stack([table.min_gpus, table.num_gpus, table.max_gpus])
+    distinct, inverse = np.unique(shapes, axis=0, return_inverse=True)
+    for code, (low, asked, high) in enumerate(distinct):
+        sizes = np.arange(low, min(high, _EVERY_COUNT_UP_TO) + 1)
+        powers = 2 ** np.arange(int(high).bit_length() + 1)
+        extra = np.concatenate([powers[(powers >= low) & (powers <= high)], [low, asked, high]])
+        sizes = np.union1d(sizes, extra).astype(np.int64)
+        members = np.flatnonzero(inverse.ravel() == code)
+        jobs.append(np.repeat(members, len(sizes)))
+        counts.append(np.tile(sizes, len(members)))
+    job, count = np.concatenate(jobs), np.concatenate(counts)
+    order = np.argsort(job, kind="stable")
+    return job[order], count[order]
+
+
+class AllocationSpace:
+    """The active jobs, the GPUs that are up, and the columns a policy decides on.
+
+    Per job (shape (num_jobs,)), in admission order: ``remaining_steps``, ``elapsed`` (s since
+    arrival), ``attained_seconds``, ``attained_service`` (GPU-s), ``isolated_seconds``, ``weight``,
+    ``current_gpu_type`` (-1 if not running), ``current_num_gpus``, ``running``; static columns through
+    ``jobs`` (a :class:`JobTable`). Per column (shape (num_columns,)), job-major: ``job`` (0 …
+    num_jobs-1), ``gpu_type``, ``num_gpus``, ``rate`` (steps/s, > 0). ``capacity`` (types,) GPUs up.
+    Everything is computed on first use and must not be written to.
+    """
+
+    def __init__(
+        self,
+        catalog: ConfigurationCatalog,
+        ledger: JobLedger,
+        index: IntArray,
+        *,
+        capacity: IntArray | None = None,
+        now: float = 0.0,
+        round_seconds: float = 360.0,
+    ) -> None:
+        self.catalog = catalog
+        self.ledger = ledger
+        self.index = index
+        self.cluster = catalog.cluster
+        self.capacity: IntArray = catalog.cluster.capacity if capacity is None else capacity
+        self.now = now
+        self.round_seconds = round_seconds
+
+    @classmethod
+    def from_jobs(
+        cls,
+        jobs: Iterable[Job] | JobTable | Any,
+        cluster: Cluster | str,
+        throughput: Any = None,
+        *,
+        now: float | None = None,
+        round_seconds: float = 360.0,
+        **state: Any,
+    ) -> AllocationSpace:
+        """A space for one allocation without a simulation: all ``jobs`` are active.
+
+        ``jobs`` is a trace, a table or ``Job`` objects; ``throughput`` is anything that
+        :func:`bloxopt.throughput.as_oracle` takes (default: the trace's own, else durations); ``now``
+        defaults to the last arrival. ``state`` sets columns of the :class:`~bloxopt.state.JobLedger`,
+        such as ``remaining_steps=[...]`` or ``gpu_type=[...]`` (in arrival order).
+        """
+        cluster = load_cluster(cluster)
+        if throughput is None:
+            throughput = getattr(jobs, "throughput", None) or DurationThroughput()
+        table = getattr(jobs, "jobs", jobs)
+        if not isinstance(table, JobTable):
+            table = JobTable.from_jobs(list(table))
+        if len(table) == 0:
+            raise TraceError("no jobs to allocate: the list is empty")
+        catalog = ConfigurationCatalog(table, cluster, as_oracle(throughput))
+        catalog.check_every_job_can_run()
+        ledger = JobLedger(table, len(cluster.gpu_types))
+        for name, value in state.items():
+            getattr(ledger, name)[...] = value
+        ledger.status[:] = np.where(ledger.gpu_type >= 0, JobStatus.RUNNING, JobStatus.WAITING)
+        moment = float(table.arrival.max()) if now is None else now
+        return cls(catalog, ledger, np.arange(len(table)), now=moment, round_seconds=round_seconds)
+
+    @property
+    def num_jobs(self) -> int:
+        return len(self.index)
+
+    @property
+    def num_columns(self) -> int:
+        return len(self.job)
+
+    @property
+    def gpu_types(self) -> Sequence[str]:
+        return self.cluster.gpu_types
+
+    @cached_property
+    def jobs(self) -> JobTable:
+        """Static columns of the active jobs."""
+        return self.catalog.table.take(self.index)
+
+    @cached_property
+    def _columns(self) -> tuple[IntArray, IntArray]:
+        """Owning active job and catalog position of every column."""
+        start = self.catalog.offsets[self.index]
+        count = self.catalog.offsets[self.index + 1] - start
+        job = np.repeat(np.arange(self.num_jobs), count)
+        first = np.cumsum(count) - count
+        position = np.arange(len(job)) - np.repeat(first - start, count)
+        if not np.array_equal(self.capacity, self.cluster.capacity):
+            # While nodes are down, a gang larger than what is up cannot run in any round.
+            fits = self.catalog.num_gpus[position] <= self.capacity[self.catalog.gpu_type[position]]
+            job, position = job[fits], position[fits]
+        return job, position
+
+    @property
+    def job(self) -> IntArray:
+        return self._columns[0]
+
+    @cached_property
+    def gpu_type(self) -> IntArray:
+        return self.catalog.gpu_type[self._columns[1]]
+
+    @cached_property
+    def num_gpus(self) -> IntArray:
+        return self.catalog.num_gpus[self._columns[1]]
+
+    @cached_property
+    def rate(self) -> FloatArray:
+        return self.catalog.rate[self._columns[1]]
+
+    @cached_property
+    def runnable(self) -> BoolArray:
+        """Jobs with at least one column; the others (nodes are down) take no part in this program."""
+        return np.greater(np.bincount(self.job, minlength=self.num_jobs), 0)
+
+    @cached_property
+    def requested_rate(self) -> FloatArray:
+        """Steps/s at the requested GPU count, shape (num_jobs, types); 0 where it cannot run."""
+        return self.catalog.requested_rate[self.index]
+
+    @cached_property
+    def proportional_rate(self) -> FloatArray:
+        """``Σ_j T_ij c_j / Σ_j c_j`` (steps/s): the rate on an average GPU of the cluster (Gavel, OSDI 2020)."""
+        share: FloatArray = self.cluster.capacity / self.cluster.capacity.sum()
+        return self.requested_rate @ share
+
+    @cached_property
+    def isolated_share(self) -> FloatArray:
+        """Time share of each job on each type when all have an equal part of the cluster, (num_jobs, types).
+
+        ``c_j / (m s_i)`` with m jobs, rows that exceed 1 scaled down to 1 (Gavel's isolated policy).
+        """
+        share: FloatArray = self.capacity[None, :] / (self.num_jobs * self.jobs.num_gpus[:, None])
+        return np.divide(share, np.maximum(share.sum(axis=1, keepdims=True), 1.0))
+
+    @cached_property
+    def isolated_rate(self) -> FloatArray:
+        """Steps/s of each job on its isolated share."""
+        return np.multiply(self.isolated_share, self.requested_rate).sum(axis=1)
+
+    @cached_property
+    def remaining_steps(self) -> FloatArray:
+        return self.ledger.remaining_steps[self.index]
+
+    @cached_property
+    def arrival(self) -> FloatArray:
+        return self.catalog.table.arrival[self.index]
+
+    @cached_property
+    def elapsed(self) -> FloatArray:
+        return self.now - self.arrival
+
+    @cached_property
+    def attained_seconds(self) -> FloatArray:
+        return self.ledger.attained_seconds[self.index]
+
+    @cached_property
+    def attained_service(self) -> FloatArray:
+        return self.ledger.attained_service[self.index]
+
+    @cached_property
+    def isolated_seconds(self) -> FloatArray:
+        return self.ledger.isolated_seconds[self.index]
+
+    @cached_property
+    def weight(self) -> FloatArray:
+        return self.catalog.table.weight[self.index]
+
+    @cached_property
+    def current_gpu_type(self) -> IntArray:
+        return self.ledger.gpu_type[self.index]
+
+    @cached_property
+    def current_num_gpus(self) -> IntArray:
+        return self.ledger.gpus[self.index]
+
+    @cached_property
+    def running(self) -> BoolArray:
+        return np.greater_equal(self.current_gpu_type, 0)
+
+    @cached_property
+    def is_current(self) -> BoolArray:
+        """Columns that are what their job runs on now, shape (num_columns,)."""
+        return (self.gpu_type == self.current_gpu_type[self.job]) & (self.num_gpus == self.current_num_gpus[self.job])
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The columns for people: job_id, gpu_type, num_gpus, steps_per_second, current."""
+        return pd.DataFrame(
+            {
+                "job_id": self.catalog.table.job_id[self.index][self.job],
+                "gpu_type": np.asarray(self.gpu_types, dtype=object)[self.gpu_type],
+                "num_gpus": self.num_gpus,
+                "steps_per_second": self.rate,
+                "current": self.is_current,
+            }
+        )

@@ -1,0 +1,108 @@
+"""What every solver back end offers: one protocol, one capability record, one vocabulary of endings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from bloxopt.formulations.standard_form import StandardForm
+from bloxopt.jobs import FloatArray
+
+
+class Termination(StrEnum):
+    """How a solve ended."""
+
+    OPTIMAL = "optimal"
+    """Proven optimal to the solver's tolerance (and, for a MIP, to the requested gap)."""
+    FEASIBLE = "feasible"
+    """A limit was reached with a feasible, not proven optimal, solution at hand."""
+    INFEASIBLE = "infeasible"
+    """Proven: no solution exists."""
+    UNBOUNDED = "unbounded"
+    """Proven: the objective decreases without limit."""
+    LIMIT_NO_SOLUTION = "limit_no_solution"
+    """A limit was reached before any feasible solution was found."""
+    ERROR = "error"
+    """The solver failed; ``message`` says how."""
+
+
+@dataclass(frozen=True, slots=True)
+class SolverOptions:
+    """Limits passed to a solver; ``None`` leaves the solver's own default.
+
+    ``time_limit`` in seconds, ``mip_gap`` relative, ``threads`` and ``seed`` whole numbers.
+    """
+
+    time_limit: float | None = None
+    mip_gap: float | None = None
+    threads: int | None = None
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a back end can do; options it does not list are ignored by it, never an error."""
+
+    lp: bool = True
+    mip: bool = False
+    conic: bool = False
+    duals: bool = False
+    warm_start: bool = False
+    time_limit: bool = False
+    mip_gap: bool = False
+    threads: bool = False
+    seed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SolverResult:
+    """The answer to one :class:`StandardForm`.
+
+    ``x`` (n,) is None unless termination is OPTIMAL or FEASIBLE. ``objective`` includes the form's
+    constant. ``bound`` is the best proven lower bound on the minimum (equal to the objective for an
+    optimal LP), None if the solver gives none. ``row_duals`` (m,) is the change of the minimum per
+    unit of each row's active bound (≥ 0 where the lower bound binds, ≤ 0 where the upper does) and
+    ``reduced_costs`` (n,) is ``c − Aᵀ row_duals``; both None for a MIP or a solver without duals.
+    """
+
+    termination: Termination
+    x: FloatArray | None = None
+    objective: float | None = None
+    bound: float | None = None
+    row_duals: FloatArray | None = None
+    reduced_costs: FloatArray | None = None
+    solve_seconds: float = 0.0
+    solver: str = ""
+    message: str = ""
+
+    @property
+    def has_solution(self) -> bool:
+        return self.x is not None
+
+    @property
+    def gap(self) -> float | None:
+        """Relative distance between objective and bound, None if either is unknown."""
+        if self.objective is None or self.bound is None:
+            return None
+        return abs(self.objective - self.bound) / max(1e-10, abs(self.objective))
+
+
+class Solver(Protocol):
+    """A back end. Packages are imported inside ``solve``, so that listing solvers stays cheap."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    def solve(
+        self, form: StandardForm, options: SolverOptions = SolverOptions(), warm_start: FloatArray | None = None
+    ) -> SolverResult:
+        """Minimise the form. Never raises for a program it cannot finish: see :class:`Termination`.
+
+        Raises :class:`~bloxopt.errors.SolverNotInstalledError` if its package is missing and
+        :class:`~bloxopt.errors.SolverError` for a MIP given to an LP-only solver.
+        """
+        ...

@@ -1,0 +1,188 @@
+"""Throughput oracles: how many steps a second a job makes on a GPU type and count."""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pandas as pd
+
+from bloxopt.errors import ThroughputError
+from bloxopt.jobs import FloatArray, IntArray, JobTable
+
+
+class ThroughputOracle(Protocol):
+    """Anything that knows rates; implementations must be pure and vectorised over jobs."""
+
+    def rates(self, jobs: JobTable, gpu_types: Sequence[str], num_gpus: IntArray) -> FloatArray:
+        """Steps/s of job i on ``num_gpus[i]`` GPUs of type j; 0 where it cannot run.
+
+        Shape (len(jobs), len(gpu_types)). Raises :class:`~bloxopt.errors.ThroughputError`.
+        """
+        ...
+
+
+class DurationThroughput:
+    """Jobs known by duration: rate 1 at the requested GPUs, on every GPU type.
+
+    ``speed`` scales a GPU type (default 1). Elastic jobs scale with
+    ``(num_gpus / requested) ** scaling_exponent``.
+    """
+
+    def __init__(self, speed: Mapping[str, float] | None = None, scaling_exponent: float = 1.0) -> None:
+        self.speed = {name.lower(): float(value) for name, value in (speed or {}).items()}
+        for name, value in self.speed.items():
+            if not (math.isfinite(value) and value >= 0):
+                raise ThroughputError(f"speed of GPU type {name!r} is {value!r}, must be a finite number >= 0")
+        self.scaling_exponent = float(scaling_exponent)
+
+    def rates(self, jobs: JobTable, gpu_types: Sequence[str], num_gpus: IntArray) -> FloatArray:
+        unknown = np.isnan(jobs.duration)
+        if np.any(unknown):
+            i = int(np.flatnonzero(unknown)[0])
+            raise ThroughputError(
+                f"job {jobs.job_id[i]!r} has steps but no duration: give the trace a throughput table "
+                "(throughput=...) or the job a duration"
+            )
+        speed = np.array([self.speed.get(name.lower(), 1.0) for name in gpu_types])
+        scale = (num_gpus / jobs.num_gpus) ** self.scaling_exponent
+        return np.multiply.outer(jobs.total_steps / jobs.duration * scale, speed)
+
+
+class CallableThroughput:
+    """A user's function ``(job_type, gpu_type, num_gpus) -> steps/s``, called once per distinct triple."""
+
+    def __init__(self, function: Callable[[str, str, int], float]) -> None:
+        self.function = function
+        self._known: dict[tuple[str, str, int], float] = {}
+
+    def _rate(self, job_type: str, gpu_type: str, num_gpus: int) -> float:
+        key = (job_type, gpu_type, num_gpus)
+        if key not in self._known:
+            self._known[key] = _checked(self.function(*key), *key)
+        return self._known[key]
+
+    def rates(self, jobs: JobTable, gpu_types: Sequence[str], num_gpus: IntArray) -> FloatArray:
+        pairs, inverse = np.unique(np.column_stack([jobs.job_type, num_gpus]), axis=0, return_inverse=True)
+        table = np.array(
+            [
+                [self._rate(jobs.job_types[int(kind)], gpu_type, int(count)) for gpu_type in gpu_types]
+                for kind, count in pairs
+            ],
+            dtype=np.float64,
+        ).reshape(len(pairs), len(gpu_types))
+        return table[inverse.ravel()]
+
+
+class TableThroughput(CallableThroughput):
+    """Rates looked up by job type, GPU type (any case) and GPU count; what is absent cannot run."""
+
+    def __init__(self, table: Mapping[tuple[str, str, int], float]) -> None:
+        self.table = {
+            (job_type, gpu_type.lower(), int(count)): _checked(rate, job_type, gpu_type, count)
+            for (job_type, gpu_type, count), rate in table.items()
+        }
+        self.job_types = frozenset(key[0] for key in self.table)
+        super().__init__(self._look_up)
+
+    def _look_up(self, job_type: str, gpu_type: str, num_gpus: int) -> float:
+        if job_type not in self.job_types:
+            raise ThroughputError(
+                f"job type {job_type!r} is not in the throughput table, which knows "
+                f"{', '.join(sorted(self.job_types)[:5])} and others"
+            )
+        return self.table.get((job_type, gpu_type.lower(), num_gpus), 0.0)
+
+    @classmethod
+    def from_pandas(cls, frame: pd.DataFrame) -> TableThroughput:
+        """From the columns job_type, gpu_type, num_gpus, steps_per_second."""
+        wanted = ["job_type", "gpu_type", "num_gpus", "steps_per_second"]
+        missing = [name for name in wanted if name not in frame.columns]
+        if missing:
+            raise ThroughputError(f"throughput table: column {missing[0]!r} is missing; it needs {', '.join(wanted)}")
+        rows = zip(*(frame[name].tolist() for name in wanted), strict=True)
+        return cls({(str(a), str(b), int(c)): float(d) for a, b, c, d in rows})
+
+    @classmethod
+    def from_gavel_json(cls, path: str | Path) -> TableThroughput:
+        """From Gavel's table: GPU type → ``"('model', scale factor)"`` → ``null`` → steps/s alone.
+
+        Source: Narayanan et al., OSDI 2020. The pairs used by space sharing are not read here.
+        """
+        path = Path(path)
+        try:
+            document: dict[str, dict[str, dict[str, Any]]] = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ThroughputError(f"{path}: cannot be read: {error.strerror}") from error
+        except ValueError as error:
+            raise ThroughputError(f"{path}: not valid JSON: {error}") from error
+        table: dict[tuple[str, str, int], float] = {}
+        for gpu_type, entries in document.items():
+            for key, partners in entries.items():
+                try:
+                    job_type, count = ast.literal_eval(key)
+                    table[str(job_type), gpu_type, int(count)] = float(partners["null"])
+                except (ValueError, SyntaxError, KeyError, TypeError) as error:
+                    raise ThroughputError(f"{path}: {gpu_type}: cannot read the entry {key!r}: {error}") from error
+        return cls(table)
+
+
+def as_oracle(source: Any) -> ThroughputOracle:
+    """An oracle from an oracle, a function, a table (mapping or DataFrame), or a path to Gavel's JSON or a CSV."""
+    if hasattr(source, "rates"):
+        oracle: ThroughputOracle = source
+        return oracle
+    if isinstance(source, pd.DataFrame):
+        return TableThroughput.from_pandas(source)
+    if isinstance(source, Mapping):
+        return TableThroughput(source)
+    if isinstance(source, (str, Path)):
+        path = Path(source)
+        if path.suffix.lower() == ".json":
+            return TableThroughput.from_gavel_json(path)
+        try:
+            frame = pd.read_csv(path)
+        except (OSError, ValueError) as error:
+            raise ThroughputError(f"{path}: cannot be read as a throughput table: {error}") from error
+        return TableThroughput.from_pandas(frame)
+    if callable(source):
+        return CallableThroughput(source)
+    raise ThroughputError(
+        f"cannot make throughputs of {type(source).__name__}: give an oracle, function, table or path"
+    )
+
+
+def checked_rates(oracle: ThroughputOracle, jobs: JobTable, gpu_types: Sequence[str], num_gpus: IntArray) -> FloatArray:
+    """The oracle's rates after checking shape, sign and that each is a number; errors name the job."""
+    rates = np.asarray(oracle.rates(jobs, gpu_types, num_gpus), dtype=np.float64)
+    if rates.shape != (len(jobs), len(gpu_types)):
+        raise ThroughputError(
+            f"the throughput oracle gave shape {rates.shape}, expected (jobs, GPU types) = "
+            f"{(len(jobs), len(gpu_types))}"
+        )
+    bad = ~(np.isfinite(rates) & (rates >= 0))
+    if np.any(bad):
+        i, j = (int(k[0]) for k in np.nonzero(bad))
+        raise ThroughputError(
+            f"throughput of job {jobs.job_id[i]!r} on {num_gpus[i]} x {gpu_types[j]} is {rates[i, j]}: "
+            "it must be a finite number of steps/s >= 0"
+        )
+    return rates
+
+
+def _checked(rate: float, job_type: str, gpu_type: str, num_gpus: int) -> float:
+    try:
+        value = float(rate)
+    except (TypeError, ValueError):
+        value = math.nan
+    if not (math.isfinite(value) and value >= 0):
+        raise ThroughputError(
+            f"throughput of {job_type!r} on {num_gpus} x {gpu_type} is {rate!r}: "
+            "it must be a finite number of steps/s >= 0"
+        )
+    return value

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from bloxopt.cluster import Cluster, load_cluster
 from bloxopt.errors import TraceError
@@ -42,6 +43,16 @@ class ConfigurationCatalog:
         self.offsets: IntArray = np.concatenate([[0], np.cumsum(np.bincount(job[row], minlength=len(table)))]).astype(
             np.int64
         )
+
+    @cached_property
+    def position(self) -> dict[str, int]:
+        """Row of each job id in ``table``."""
+        return {job_id: row for row, job_id in enumerate(self.table.job_id)}
+
+    @cached_property
+    def best_requested_rate(self) -> FloatArray:
+        """Steps/s of each job on its fastest GPU type at the GPU count it asks for, shape (jobs,)."""
+        return self.requested_rate.max(axis=1, initial=0.0)
 
     def check_every_job_can_run(self) -> None:
         """Raise :class:`TraceError` naming a job without any configuration."""
@@ -136,7 +147,7 @@ class AllocationSpace:
             raise TraceError("no jobs to allocate: the list is empty")
         catalog = ConfigurationCatalog(table, cluster, as_oracle(throughput))
         catalog.check_every_job_can_run()
-        ledger = JobLedger(table, len(cluster.gpu_types))
+        ledger = JobLedger(table)
         for name, value in state.items():
             getattr(ledger, name)[...] = value
         ledger.status[:] = np.where(ledger.gpu_type >= 0, JobStatus.RUNNING, JobStatus.WAITING)
@@ -159,6 +170,38 @@ class AllocationSpace:
     def jobs(self) -> JobTable:
         """Static columns of the active jobs."""
         return self.catalog.table.take(self.index)
+
+    @cached_property
+    def job_ids(self) -> NDArray[np.object_]:
+        """Ids of the active jobs, without taking the other static columns."""
+        return self.catalog.table.job_id[self.index]
+
+    @cached_property
+    def tenant(self) -> IntArray:
+        """Code of each active job's tenant into ``catalog.table.tenants``."""
+        return self.catalog.table.tenant[self.index]
+
+    @cached_property
+    def requested_gpus(self) -> IntArray:
+        """GPUs that each active job asks for."""
+        return self.catalog.table.num_gpus[self.index]
+
+    @cached_property
+    def deadline(self) -> FloatArray:
+        """Absolute deadline of each active job (s), +inf for none."""
+        return self.catalog.table.deadline[self.index]
+
+    @cached_property
+    def restart_cost(self) -> FloatArray:
+        """Seconds each active job loses when it starts again."""
+        return self.catalog.table.restart_cost[self.index]
+
+    @cached_property
+    def fastest_rate(self) -> FloatArray:
+        """Highest steps/s among each job's columns; 0 for a job without columns."""
+        fastest = np.zeros(self.num_jobs)
+        np.maximum.at(fastest, self.job, self.rate)
+        return fastest
 
     @cached_property
     def _columns(self) -> tuple[IntArray, IntArray]:
@@ -204,7 +247,8 @@ class AllocationSpace:
     def proportional_rate(self) -> FloatArray:
         """``Σ_j T_ij c_j / Σ_j c_j`` (steps/s): the rate on an average GPU of the cluster (Gavel, OSDI 2020)."""
         share: FloatArray = self.cluster.capacity / self.cluster.capacity.sum()
-        return self.requested_rate @ share
+        rate: FloatArray = self.requested_rate @ share
+        return rate
 
     @cached_property
     def isolated_share(self) -> FloatArray:
@@ -212,8 +256,9 @@ class AllocationSpace:
 
         ``c_j / (m s_i)`` with m jobs, rows that exceed 1 scaled down to 1 (Gavel's isolated policy).
         """
-        share: FloatArray = self.capacity[None, :] / (self.num_jobs * self.jobs.num_gpus[:, None])
-        return np.divide(share, np.maximum(share.sum(axis=1, keepdims=True), 1.0))
+        share: FloatArray = self.capacity[None, :] / (self.num_jobs * self.requested_gpus[:, None])
+        share /= np.maximum(share.sum(axis=1, keepdims=True), 1.0)
+        return share
 
     @cached_property
     def isolated_rate(self) -> FloatArray:
@@ -263,7 +308,9 @@ class AllocationSpace:
     @cached_property
     def is_current(self) -> BoolArray:
         """Columns that are what their job runs on now, shape (num_columns,)."""
-        return (self.gpu_type == self.current_gpu_type[self.job]) & (self.num_gpus == self.current_num_gpus[self.job])
+        current: BoolArray = self.gpu_type == self.current_gpu_type[self.job]
+        current &= self.num_gpus == self.current_num_gpus[self.job]
+        return current
 
     def to_pandas(self) -> pd.DataFrame:
         """The columns for people: job_id, gpu_type, num_gpus, steps_per_second, current."""

@@ -1,0 +1,91 @@
+"""One pass over the jobs of a round: keep, stop and start, with a strategy finding the nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from bloxopt.jobs import IntArray
+from bloxopt.placement.strategy import Strategy
+from bloxopt.placement.workspace import Workspace
+from bloxopt.runtime.assignment import Assignment, Grant
+
+Changes = tuple[list[int], dict[int, Grant]]
+"""Rows that stop, and the grants of those that start; a row in both is moved or restarted."""
+
+
+def place_decision(
+    row: IntArray, gpu_type: IntArray, num_gpus: IntArray, assignment: Assignment, workspace: Workspace, find: Strategy
+) -> Changes:
+    """Run exactly the listed jobs: those that keep their configuration keep their GPUs, the others stop first.
+
+    The new ones are placed largest gang first, to limit fragmentation; one that the strategy cannot
+    place waits for the next round.
+    """
+    wanted = {int(r): (int(t), int(n)) for r, t, n in zip(row, gpu_type, num_gpus, strict=True)}
+    stop = [r for r, grant in assignment.items() if wanted.get(r) != (grant.gpu_type, grant.num_gpus)]
+    for r in stop:
+        workspace.give_back(r, assignment[r])
+    stopped = set(stop)
+    start: dict[int, Grant] = {}
+    fresh = [r for r in wanted if r not in assignment or r in stopped]
+    for r in sorted(fresh, key=lambda r: -wanted[r][1]):
+        kind, need = wanted[r]
+        found = find(workspace.available(r, kind), need)
+        if found is not None:
+            start[r] = grant = Grant(kind, *found)
+            workspace.take(r, grant)
+    return stop, start
+
+
+def place_queue(
+    order: IntArray,
+    num_gpus: Sequence[int],
+    preference: Sequence[Sequence[int]],
+    assignment: Assignment,
+    workspace: Workspace,
+    find: Strategy,
+) -> Changes:
+    """Serve waiting jobs in order; each may evict running jobs from the end of the order back to its own place.
+
+    Running jobs keep their GPUs unless evicted. The first job that cannot be placed ends the pass, and
+    the jobs it evicted stay evicted; an evicted job met later in the pass may start again at once.
+    ``num_gpus`` and ``preference`` (GPU types, best first) are indexed by job row. Source: Blox.
+    """
+    rows: list[int] = order.tolist()
+    running = [row in assignment for row in rows]
+    stop: list[int] = []
+    start: dict[int, Grant] = {}
+    last = len(rows) - 1
+    for position, row in enumerate(rows):
+        if running[position]:
+            continue
+        need = num_gpus[row]
+        grant: Grant | None = None
+        while grant is None:
+            for kind in preference[row]:
+                found = find(workspace.available(row, kind), need)
+                if found is not None:
+                    grant = Grant(kind, *found)
+                    break
+            else:
+                while last > position and not running[last]:
+                    last -= 1
+                if last <= position:
+                    return stop, start
+                evicted = rows[last]
+                running[last] = False
+                workspace.give_back(evicted, assignment[evicted])
+                stop.append(evicted)
+        start[row] = grant
+        workspace.take(row, grant)
+    return stop, start
+
+
+def preferred_types(rate: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> list[list[int]]:
+    """GPU types that each job can run on, fastest first, from its rates (jobs, types)."""
+    ranked = np.argsort(-rate, axis=1, kind="stable")
+    return [
+        [kind for kind in kinds if row[kind] > 0] for kinds, row in zip(ranked.tolist(), rate.tolist(), strict=True)
+    ]

@@ -1,0 +1,162 @@
+"""The round loop: observe, admit, plan, select, place, apply. The same for simulated and for real nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from bloxopt.admission import AcceptAll, Admission
+from bloxopt.formulations.allocation import Allocation
+from bloxopt.formulations.policy import Policy
+from bloxopt.formulations.space import AllocationSpace
+from bloxopt.jobs import BoolArray, FloatArray, IntArray
+from bloxopt.placement.strategy import Strategy
+from bloxopt.placement.workspace import Workspace
+from bloxopt.runtime.backend import Backend, ClusterState, Ran
+from bloxopt.selection.base import Plan, RoundSelector
+from bloxopt.solvers.base import SolverOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What happened in one round; times in seconds, ``allocation`` None if the plan was kept."""
+
+    time: float
+    admitted: int
+    active: int
+    running: int
+    started: int
+    stopped: int
+    gpus_used: int
+    gpus_up: int
+    allocation: Allocation | None
+
+
+@dataclass(eq=False)
+class Scheduler:
+    """Runs rounds of one policy over one backend.
+
+    ``solver`` and ``solver_options`` override the policy's own. A new plan is made when jobs or nodes
+    changed (or every round for policies whose keys follow progress), at least ``solve_interval``
+    seconds after the one before. Every allocation is checked by its policy, every assignment by its
+    own construction, before anything is applied.
+    """
+
+    backend: Backend
+    policy: Policy
+    selector: RoundSelector
+    placement: Strategy
+    admission: Admission = field(default_factory=AcceptAll)
+    solver: str | None = None
+    solver_options: SolverOptions | None = None
+    solve_interval: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._plan: Plan | None = None
+        self._stale = True
+        self._pending: IntArray = np.zeros(0, dtype=np.int64)
+        self._isolated = _IsolatedProgress(len(self.backend.ledger.table))
+        self._capacity: IntArray = self.backend.catalog.cluster.capacity
+        self._finished = 0
+        self._ran_nothing = False
+
+    @property
+    def plan(self) -> Plan | None:
+        """The allocation in force, None before the first."""
+        return self._plan
+
+    def run_round(self) -> Round:
+        """One pass of the loop; afterwards the backend has let the round go by."""
+        state = self.backend.observe()
+        admitted = self._admit(state)
+        ledger, catalog = self.backend.ledger, self.backend.catalog
+        if state.nodes_changed:
+            up = np.where(state.node_up, catalog.cluster.node_gpus, 0)
+            self._capacity = np.bincount(
+                catalog.cluster.node_gpu_type, weights=up, minlength=len(catalog.cluster.gpu_types)
+            ).astype(np.int64)
+            self._stale = True
+        active = ledger.active
+        space = AllocationSpace(
+            catalog, ledger, active, capacity=self._capacity, now=state.now, round_seconds=self.backend.round_seconds
+        )
+        allocation = self._replan(space) if self.selector.needs_plan and len(active) else None
+        assignment, started, stopped = state.assignment, 0, 0
+        if len(active):
+            workspace = Workspace(assignment, catalog.cluster, ledger.table, state.node_up)
+            stop, start = self.selector.select(self.policy, space, self._plan).place(
+                assignment, workspace, self.placement
+            )
+            assignment = assignment.change(stop, start)
+            started, stopped = len(start), len(stop)
+        self.backend.apply(assignment)
+        used = int(catalog.cluster.num_gpus - assignment.free_gpus.sum())
+        record = Round(
+            state.now,
+            admitted,
+            len(active),
+            len(assignment),
+            started,
+            stopped,
+            used,
+            int(self._capacity.sum()),
+            allocation,
+        )
+        self._credit(self.backend.wait())
+        self._ran_nothing = not len(assignment)
+        return record
+
+    def _admit(self, state: ClusterState) -> int:
+        asked = np.concatenate([self._pending, state.submitted]) if len(self._pending) else state.submitted
+        if not len(asked):
+            return 0
+        ledger = self.backend.ledger
+        admit, reject = self.admission.decide(asked, ledger, self.backend.catalog, state.now)
+        ledger.admit(admit)
+        ledger.reject(reject)
+        self._pending = np.setdiff1d(asked, np.concatenate([admit, reject]))
+        self._stale = self._stale or len(admit) > 0
+        return len(admit)
+
+    def _replan(self, space: AllocationSpace) -> Allocation | None:
+        previous = self._plan
+        if previous is not None:
+            if not (self._stale or self.policy.progress_dependent):
+                return None
+            # As in Gavel, a plan made at time zero starts no interval, and a round in which nothing ran ends it.
+            waits = space.now - previous.made_at < self.solve_interval
+            if waits and previous.made_at > 0 and not self._ran_nothing:
+                return None
+        self._isolated.account(space)
+        allocation = self.policy.allocate(space, solver=self.solver, options=self.solver_options)
+        self.selector.replanned(previous, space.now)
+        self._plan = Plan(allocation, space.now)
+        self._stale = False
+        return allocation
+
+    def _credit(self, ran: Ran) -> None:
+        """Book the round just over on the plan; jobs that finished make it stale."""
+        if self._plan is not None:
+            self._plan.credit(*ran)
+        finished = self.backend.ledger.num_finished
+        self._stale = self._stale or finished != self._finished
+        self._finished = finished
+
+
+class _IsolatedProgress:
+    """Keeps ``ledger.isolated_seconds``: how long the work done so far would have taken on an equal share."""
+
+    def __init__(self, count: int) -> None:
+        self._rate: FloatArray = np.zeros(count)
+        self._remaining: FloatArray = np.zeros(count)
+
+    def account(self, space: AllocationSpace) -> None:
+        """Book the progress since the last call at the isolated rate that held then, and note today's."""
+        index = space.index
+        rate = self._rate[index]
+        known: BoolArray = np.greater(rate, 0)
+        progress = self._remaining[index] - space.remaining_steps
+        space.ledger.isolated_seconds[index] += np.divide(progress, rate, out=np.zeros(len(index)), where=known)
+        self._rate[index] = space.isolated_rate
+        self._remaining[index] = space.remaining_steps

@@ -1,0 +1,59 @@
+"""The small protocol between the round loop and whatever runs the jobs: simulated nodes or real ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from bloxopt.formulations.space import ConfigurationCatalog
+from bloxopt.jobs import BoolArray, FloatArray, IntArray
+from bloxopt.runtime.assignment import Assignment
+from bloxopt.state import JobLedger
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """What a backend sees at the start of a round.
+
+    ``now`` seconds · ``submitted`` rows of jobs that ask for admission, in order of arrival ·
+    ``assignment`` what runs now (finished jobs are gone) · ``node_up`` (nodes,) · ``nodes_changed``
+    True if nodes failed or came back since the last round.
+    """
+
+    now: float
+    submitted: IntArray
+    assignment: Assignment
+    node_up: BoolArray
+    nodes_changed: bool
+
+
+class Ran(NamedTuple):
+    """The jobs that ran in a round: ``row``, the ``gpu_type`` and ``num_gpus`` they ran on, for how many ``seconds``."""
+
+    row: IntArray
+    gpu_type: IntArray
+    num_gpus: IntArray
+    seconds: FloatArray
+
+
+class Backend(Protocol):
+    """Observes the cluster, applies assignments and lets a round pass. Knows nothing of policies."""
+
+    @property
+    def catalog(self) -> ConfigurationCatalog: ...
+
+    @property
+    def ledger(self) -> JobLedger: ...
+
+    @property
+    def round_seconds(self) -> float: ...
+
+    def observe(self) -> ClusterState: ...
+
+    def apply(self, assignment: Assignment) -> None:
+        """Make ``assignment`` what runs: stop, move and start jobs."""
+        ...
+
+    def wait(self) -> Ran:
+        """Let one round pass, bring the ledger up to date and tell what ran."""
+        ...

@@ -1,0 +1,118 @@
+"""From shares of time to this round: what a selector is given and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from bloxopt.formulations.space import AllocationSpace
+from bloxopt.jobs import FloatArray, IntArray
+from bloxopt.placement.passes import Changes, place_decision, place_queue
+from bloxopt.placement.strategy import Strategy
+from bloxopt.placement.workspace import Workspace
+from bloxopt.runtime.assignment import Assignment
+
+if TYPE_CHECKING:
+    from bloxopt.formulations.allocation import Allocation
+    from bloxopt.formulations.policy import Policy
+
+
+class Selection(Protocol):
+    """What should run this round, ready to be placed."""
+
+    def place(self, assignment: Assignment, workspace: Workspace, find: Strategy) -> Changes: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Decision:
+    """Exactly these jobs run: ``row`` of the ledger, ``gpu_type``, ``num_gpus``."""
+
+    row: IntArray
+    gpu_type: IntArray
+    num_gpus: IntArray
+
+    def place(self, assignment: Assignment, workspace: Workspace, find: Strategy) -> Changes:
+        return place_decision(self.row, self.gpu_type, self.num_gpus, assignment, workspace, find)
+
+
+@dataclass(frozen=True, eq=False)
+class Queue:
+    """Jobs in order of claim (``row``); who runs is settled while placing: see :func:`place_queue`."""
+
+    row: IntArray
+    num_gpus: Sequence[int]
+    preference: Sequence[Sequence[int]]
+
+    def place(self, assignment: Assignment, workspace: Workspace, find: Strategy) -> Changes:
+        return place_queue(self.row, self.num_gpus, self.preference, assignment, workspace, find)
+
+
+class Plan:
+    """The latest allocation with the time that each of its columns has received since it was made.
+
+    Flat arrays per column: ``row`` (job row of the ledger), ``gpu_type``, ``num_gpus``, ``share`` of
+    time, ``received`` seconds. ``made_at`` seconds.
+    """
+
+    def __init__(self, allocation: Allocation, made_at: float) -> None:
+        space = allocation.space
+        self.allocation = allocation
+        self.made_at = made_at
+        self.row: IntArray = space.index[space.job]
+        self.gpu_type: IntArray = space.gpu_type
+        self.num_gpus: IntArray = space.num_gpus
+        self.share: FloatArray = np.clip(allocation.x, 0.0, 1.0)
+        self.received: FloatArray = np.zeros(len(self.row))
+
+    def credit(self, row: IntArray, gpu_type: IntArray, num_gpus: IntArray, seconds: FloatArray) -> None:
+        """Add the time that jobs ran in the round just over."""
+        if not len(row):
+            return
+        key = _column_key(self.row, self.gpu_type, self.num_gpus)
+        ran = _column_key(row, gpu_type, num_gpus)
+        order = np.argsort(ran)
+        position = np.minimum(np.searchsorted(ran, key, sorter=order), len(ran) - 1)
+        match = ran[order[position]] == key
+        self.received[match] += seconds[order[position[match]]]
+
+
+def _column_key(row: IntArray, gpu_type: IntArray, num_gpus: IntArray) -> IntArray:
+    """One number per (job, GPU type, GPU count)."""
+    return (row << 26) | (gpu_type << 20) | num_gpus
+
+
+class RoundSelector(Protocol):
+    """Chooses what runs in a round. A selector may keep state and lives for one run of the scheduler."""
+
+    @property
+    def needs_plan(self) -> bool:
+        """False for a selector that only follows the policy's ranking, so that no program is solved."""
+        ...
+
+    def replanned(self, previous: Plan | None, now: float) -> None:
+        """Told that the plan used so far (if any) is about to be replaced."""
+        ...
+
+    def select(self, policy: Policy, space: AllocationSpace, plan: Plan | None) -> Selection: ...
+
+
+def greedy_fill(demand: IntArray, capacity: int) -> tuple[list[int], int]:
+    """Positions taken when items are tried in order and each that still fits is taken, and what is left.
+
+    The same as a loop over all items, but each step takes the longest prefix that fits, so the steps are
+    as many as the distinct sizes that fail, not the items.
+    """
+    taken: list[int] = []
+    candidates = (demand <= capacity).nonzero()[0]
+    while len(candidates) and capacity > 0:
+        total = demand[candidates].cumsum()
+        fits = int(np.searchsorted(total, capacity, side="right"))
+        taken.extend(candidates[:fits].tolist())
+        if fits:
+            capacity -= int(total[fits - 1])
+        candidates = candidates[fits:]
+        candidates = candidates[demand[candidates] <= capacity]
+    return taken, capacity

@@ -1,0 +1,61 @@
+"""The policy's ranking as a queue: waiting jobs may evict those ranked after them (Blox)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bloxopt.errors import FormulationError
+from bloxopt.formulations.space import AllocationSpace
+from bloxopt.jobs import FloatArray
+from bloxopt.placement.passes import preferred_types
+from bloxopt.selection.base import Plan, Queue
+
+if TYPE_CHECKING:
+    from bloxopt.formulations.policy import Policy
+
+
+class Ranking:
+    """Serve jobs in the order of the policy's ranking, whatever their GPU counts; no program is solved.
+
+    ``starvation_seconds``: a job that went so long without running moves to the front for good (None:
+    never). Source: Blox, EuroSys 2024.
+    """
+
+    needs_plan = False
+
+    def __init__(self, starvation_seconds: float | None = None) -> None:
+        self.starvation_seconds = starvation_seconds
+        self._num_gpus: list[int] = []
+        self._preference: list[list[int]] = []
+        self._last_ran: FloatArray = np.zeros(0)
+        self._promoted = np.zeros(0, dtype=bool)
+
+    def replanned(self, previous: Plan | None, now: float) -> None:
+        """Nothing to carry over: the ranking is all there is."""
+
+    def select(self, policy: Policy, space: AllocationSpace, plan: Plan | None) -> Queue:
+        order = policy.rank(space)
+        if order is None:
+            raise FormulationError(
+                f"policy {policy.name!r} gives shares of time, not a ranking, which the 'ranking' selector (preset "
+                "'blox') needs: use fifo, srtf or las, or the 'priorities' selector"
+            )
+        if not self._num_gpus:
+            self._num_gpus = space.catalog.table.num_gpus.tolist()
+            self._preference = preferred_types(space.catalog.requested_rate)
+        if self.starvation_seconds is not None:
+            order = order[np.argsort(~self._starved(space, self.starvation_seconds)[order], kind="stable")]
+        return Queue(space.index[order], self._num_gpus, self._preference)
+
+    def _starved(self, space: AllocationSpace, limit: float) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Active jobs that have been promoted, (num_jobs,)."""
+        if not len(self._last_ran):
+            self._last_ran = np.full(len(space.catalog.table), np.nan)
+            self._promoted = np.zeros(len(space.catalog.table), dtype=bool)
+        index = space.index
+        last = np.where(space.running | np.isnan(self._last_ran[index]), space.now, self._last_ran[index])
+        self._last_ran[index] = last
+        self._promoted[index] |= space.now - last >= limit
+        return self._promoted[index]

@@ -1,0 +1,189 @@
+"""The simulated cluster: moves its own clock and lets jobs make progress at the rates of the oracle."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from bloxopt.formulations.space import ConfigurationCatalog
+from bloxopt.jobs import BoolArray, FloatArray, IntArray
+from bloxopt.runtime.assignment import Assignment, Grant
+from bloxopt.runtime.backend import ClusterState, Ran
+from bloxopt.simulation.failures import NodeEvents
+from bloxopt.simulation.options import SimulationOptions
+from bloxopt.state import JobLedger, JobStatus
+
+
+class SimulatedBackend:
+    """A :class:`~bloxopt.runtime.backend.Backend` over simulated nodes.
+
+    ``spells`` collects (job row, node, GPUs, gpu_type, start, end) of everything that ran.
+    """
+
+    def __init__(self, catalog: ConfigurationCatalog, options: SimulationOptions, events: NodeEvents) -> None:
+        table = catalog.table
+        self.catalog = catalog
+        self.options = options
+        self.ledger = JobLedger(table)
+        self.round_seconds = options.round_seconds
+        self.now = 0.0
+        self.spells: list[tuple[int, int, int, int, float, float]] = []
+        self._events = events
+        self._assignment = Assignment(catalog.cluster, table)
+        self._arrival: FloatArray = table.arrival
+        self._submitted = 0
+        self._node_up: BoolArray = np.ones(len(catalog.cluster.nodes), dtype=bool)
+        self._nodes_changed = False
+        self._rate: FloatArray = np.zeros(len(table))
+        self._stall: FloatArray = np.zeros(len(table))
+        self._cost: FloatArray = (
+            table.restart_cost if options.restart_cost is None else np.full(len(table), options.restart_cost)
+        )
+        self._since: dict[int, float] = {}
+        self._rows: IntArray = np.zeros(0, dtype=np.int64)
+        self._process_node_events(self.now)
+
+    @property
+    def finished(self) -> bool:
+        """True when every job has arrived and none is active."""
+        return self._submitted == len(self._arrival) and len(self.ledger.active) == 0
+
+    @property
+    def next_change(self) -> float:
+        """Time of the next arrival or repair: when a cluster on which nothing runs can change; inf if never."""
+        arrival = self._arrival[self._submitted] if self._submitted < len(self._arrival) else math.inf
+        return min(float(arrival), self._events.next_repair)
+
+    def observe(self) -> ClusterState:
+        due = int(np.searchsorted(self._arrival, self.now, side="right"))
+        submitted = np.arange(self._submitted, due)
+        self._submitted = due
+        changed, self._nodes_changed = self._nodes_changed, False
+        return ClusterState(self.now, submitted, self._assignment, self._node_up, changed)
+
+    def apply(self, assignment: Assignment) -> None:
+        """Stop, move and start jobs; a job that stops without having finished was preempted."""
+        before = self._assignment
+        if assignment is before:
+            return
+        ledger = self.ledger
+        started = [row for row, grant in assignment.items() if before.get(row) is not grant]
+        for row, grant in before.items():
+            if assignment.get(row) is not grant:
+                self._end_spell(row, grant, self.now)
+                ledger.preemptions[row] += 1
+                ledger.status[row] = JobStatus.WAITING
+                ledger.gpu_type[row] = -1
+                ledger.gpus[row] = 0
+        for row in started:
+            grant = assignment[row]
+            self._since[row] = self.now
+            ledger.status[row] = JobStatus.RUNNING
+            ledger.gpu_type[row] = grant.gpu_type
+            ledger.gpus[row] = grant.num_gpus
+            if math.isnan(ledger.start[row]):
+                ledger.start[row] = self.now
+            else:
+                ledger.restarts[row] += 1
+                self._stall[row] = self._cost[row]
+        if started:
+            rows = np.array(started, dtype=np.int64)
+            self._rate[rows] = self.catalog.rate_of(rows, ledger.gpu_type[rows], ledger.gpus[rows])
+        self._assignment = assignment
+        self._rows = np.fromiter(assignment, dtype=np.int64, count=len(assignment))
+
+    def wait(self) -> Ran:
+        """Let a round pass: progress, completions, then the node changes that fell into it."""
+        rows = self._rows
+        if not len(rows):
+            self._skip_idle_time()
+            return Ran(rows, rows, rows, np.zeros(0))
+        begin = self.now
+        length = self.round_seconds
+        running: FloatArray | float = length
+        if self._events.next_time <= begin + length:
+            running = self._seconds_until_failure(begin + length)
+        ledger = self.ledger
+        rate, remaining = self._rate[rows], ledger.remaining_steps[rows]
+        stall = self._stall[rows]
+        moving = np.maximum(running - stall, 0.0)
+        possible = rate * moving
+        if self.options.progress == "whole_steps":
+            possible = np.floor(possible)
+        steps = np.minimum(possible, remaining)
+        after = remaining - steps
+        if self.options.progress == "whole_rounds":
+            done = after <= 0.0
+            spent = np.full(len(rows), running)
+        else:
+            # What is left of a job may be rounding error: less than a nanosecond of work is none.
+            done = after <= rate * 1e-9
+            worked = np.minimum(stall, running) + steps / rate
+            spent = worked if self.options.progress == "whole_steps" else np.where(done, worked, running)
+        ran = Ran(rows, ledger.gpu_type[rows], ledger.gpus[rows], spent)
+        ledger.remaining_steps[rows] = after
+        ledger.attained_seconds[rows] += spent
+        ledger.attained_service[rows] += spent * ran.num_gpus
+        self._stall[rows] = np.maximum(stall - running, 0.0)
+        self.now = begin + (float(spent.max()) if self.options.round_end == "last_job" else length)
+        if done.any():
+            self._complete(rows[done], begin + spent[done])
+        self._process_node_events(self.now)
+        return ran
+
+    def _complete(self, rows: IntArray, times: FloatArray) -> None:
+        for row, time in zip(rows.tolist(), times.tolist(), strict=True):
+            self._end_spell(row, self._assignment[row], time)
+        self._assignment = self._assignment.change(rows.tolist(), {})
+        self.ledger.complete(rows, times)
+        self._rows = np.fromiter(self._assignment, dtype=np.int64, count=len(self._assignment))
+
+    def _end_spell(self, row: int, grant: Grant, end: float) -> None:
+        begin = self._since.pop(row)
+        for node, count in zip(grant.nodes, grant.counts, strict=True):
+            self.spells.append((row, node, count, grant.gpu_type, begin, end))
+
+    def _skip_idle_time(self) -> None:
+        """Move on to the next round start at which something can have changed."""
+        change = self.next_change
+        if self.options.round_end == "last_job":
+            # A round without jobs takes no time, as in Gavel's simulator.
+            self.now = max(self.now, change) if math.isfinite(change) else self.now
+        else:
+            rounds = math.ceil((change - self.now) / self.round_seconds) if math.isfinite(change) else 1
+            self.now += max(1, rounds) * self.round_seconds
+        self._process_node_events(self.now)
+
+    def _seconds_until_failure(self, end: float) -> FloatArray:
+        """Seconds that each running job gets in this round before one of its nodes fails."""
+        fails_at: dict[int, float] = {}
+        for time, node, up in self._events.peek(end):
+            if not up:
+                fails_at.setdefault(node, time)
+        return np.array(
+            [
+                max(min(fails_at.get(node, end) for node in self._assignment[row].nodes) - self.now, 0.0)
+                for row in self._rows.tolist()
+            ]
+        )
+
+    def _process_node_events(self, end: float) -> None:
+        """Apply node failures and repairs up to ``end``; jobs on a node that failed stop and wait."""
+        for time, node, up in self._events.until(end):
+            self._nodes_changed = True
+            self._node_up = self._node_up.copy()
+            self._node_up[node] = up
+            if up:
+                continue
+            hit = [row for row, grant in self._assignment.items() if node in grant.nodes]
+            for row in hit:
+                self._end_spell(row, self._assignment[row], min(max(time, self._since[row]), end))
+            if hit:
+                rows = np.array(hit, dtype=np.int64)
+                self._assignment = self._assignment.change(hit, {})
+                self.ledger.status[rows] = JobStatus.WAITING
+                self.ledger.gpu_type[rows] = -1
+                self.ledger.gpus[rows] = 0
+                self.ledger.preemptions[rows] += 1
+                self._rows = np.fromiter(self._assignment, dtype=np.int64, count=len(self._assignment))

@@ -1,0 +1,107 @@
+"""What published simulators do differently, as explicit options, and presets that reproduce them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+from bloxopt.errors import ConfigError, UnknownNameError
+from bloxopt.registry import Registry
+
+Progress = Literal["exact", "whole_steps", "whole_rounds"]
+RoundEnd = Literal["fixed", "last_job"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulationOptions:
+    """The semantics of a simulation. ``with_`` gives a copy with other values, checked.
+
+    - ``round_seconds``: length of a round (s).
+    - ``progress``: ``exact`` (a job runs at its rate and finishes inside the round), ``whole_steps``
+      (a round runs floor(rate × round) steps and a job stops when they are done: Gavel) or
+      ``whole_rounds`` (a job holds its GPUs to the end of the round in which its work is done, and that
+      end is its finish time: Blox).
+    - ``round_end``: ``fixed``, or ``last_job``: a round ends when its last job stops (Gavel).
+    - ``solve_interval``: seconds that pass at least between two plans, whatever changes (Gavel 1920).
+    - ``selector`` and ``selector_options``: how a plan becomes a round (see ``bloxopt.selection``).
+    - ``placement``: how a gang gets its nodes (see ``bloxopt.placement``).
+    - ``restart_cost``: seconds without progress when a job starts again after a preemption, a move or a
+      failure; None takes each job's own ``restart_cost``.
+    """
+
+    round_seconds: float = 360.0
+    progress: Progress = "exact"
+    round_end: RoundEnd = "fixed"
+    solve_interval: float = 0.0
+    selector: str = "priorities"
+    selector_options: Mapping[str, Any] = field(default_factory=dict)
+    placement: str = "consolidated"
+    restart_cost: float | None = None
+
+    def __post_init__(self) -> None:
+        def fail(name: str, wanted: str) -> None:
+            raise ConfigError(f"simulation option {name} is {getattr(self, name)!r}: it must be {wanted}")
+
+        if not _is_number(self.round_seconds) or not 0 < self.round_seconds < float("inf"):
+            fail("round_seconds", "a finite number of seconds > 0")
+        if not _is_number(self.solve_interval) or not self.solve_interval >= 0:
+            fail("solve_interval", "a number of seconds >= 0")
+        if self.restart_cost is not None and not (
+            _is_number(self.restart_cost) and 0 <= self.restart_cost < float("inf")
+        ):
+            fail("restart_cost", "None or a finite number of seconds >= 0")
+        if self.progress not in ("exact", "whole_steps", "whole_rounds"):
+            fail("progress", "exact, whole_steps or whole_rounds")
+        if self.round_end not in ("fixed", "last_job"):
+            fail("round_end", "fixed or last_job")
+
+    def with_(self, **changes: Any) -> SimulationOptions:
+        """A copy with other values; raises :class:`UnknownNameError` for an option that does not exist."""
+        known = {f.name: getattr(self, f.name) for f in fields(self)}
+        for name in changes:
+            if name not in known:
+                raise UnknownNameError("simulation option", name, known)
+        if changes.get("selector", self.selector) != self.selector and "selector_options" not in changes:
+            changes["selector_options"] = {}
+        return SimulationOptions(**{**known, **changes})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for a result's configuration."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {**values, "selector_options": dict(self.selector_options)}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+DEFAULT = SimulationOptions()
+"""Rounds of 360 s, exact completion, a new plan whenever jobs or nodes change."""
+
+GAVEL = SimulationOptions(
+    progress="whole_steps",
+    round_end="last_job",
+    solve_interval=1920.0,
+    selector_options={"type_order": ["v100", "p100", "k80"], "fill_each_type": True},
+    placement="first_fit",
+    restart_cost=0.0,
+)
+"""Gavel's simulator (OSDI 2020): whole steps, rounds end with their last job, plans at least 1920 s apart."""
+
+BLOX = SimulationOptions(
+    round_seconds=300.0,
+    progress="whole_rounds",
+    selector="ranking",
+    selector_options={"starvation_seconds": 3_600_000.0},
+    placement="blox_scattered",
+    restart_cost=0.0,
+)
+"""Blox' simulator (EuroSys 2024): 300 s rounds, finishes at round ends, eviction from the end of the ranking."""
+
+PRESETS = Registry("preset", {"default": DEFAULT, "gavel": GAVEL, "blox": BLOX})
+
+
+def preset_table() -> list[dict[str, Any]]:
+    """Every preset with the options it sets."""
+    return [{"name": name, **PRESETS.get(name).to_dict()} for name in PRESETS]

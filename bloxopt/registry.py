@@ -10,9 +10,9 @@ from bloxopt.errors import UnknownNameError
 
 
 class Registry:
-    """Maps a name to ``"module:attribute"``, imported when first asked for."""
+    """Maps a name to an object, or to ``"module:attribute"`` imported when first asked for."""
 
-    def __init__(self, kind: str, entries: Mapping[str, str]) -> None:
+    def __init__(self, kind: str, entries: Mapping[str, Any]) -> None:
         self.kind = kind
         self._entries: dict[str, Any] = dict(entries)
 

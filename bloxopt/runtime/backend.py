@@ -28,7 +28,7 @@ class ClusterState:
 
 
 class Ran(NamedTuple):
-    """The jobs that ran in a round: ``row``, the ``gpu_type`` and ``num_gpus`` they ran on, for how many ``seconds``."""
+    """Jobs that ran in a round: ``row``, the ``gpu_type`` and ``num_gpus`` they ran on, for how many ``seconds``."""
 
     row: IntArray
     gpu_type: IntArray

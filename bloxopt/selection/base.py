@@ -66,17 +66,22 @@ class Plan:
         self.num_gpus: IntArray = space.num_gpus
         self.share: FloatArray = np.clip(allocation.x, 0.0, 1.0)
         self.received: FloatArray = np.zeros(len(self.row))
+        key = _column_key(self.row, self.gpu_type, self.num_gpus)
+        self._order: IntArray = np.argsort(key)
+        self._sorted_key: IntArray = key[self._order]
+
+    def position(self, row: IntArray, gpu_type: IntArray, num_gpus: IntArray) -> IntArray:
+        """Where the plan has these columns, -1 for those it does not have."""
+        key = _column_key(row, gpu_type, num_gpus)
+        at = np.minimum(np.searchsorted(self._sorted_key, key), len(self._sorted_key) - 1)
+        return np.where(self._sorted_key[at] == key, self._order[at], -1)
 
     def credit(self, row: IntArray, gpu_type: IntArray, num_gpus: IntArray, seconds: FloatArray) -> None:
         """Add the time that jobs ran in the round just over."""
-        if not len(row):
-            return
-        key = _column_key(self.row, self.gpu_type, self.num_gpus)
-        ran = _column_key(row, gpu_type, num_gpus)
-        order = np.argsort(ran)
-        position = np.minimum(np.searchsorted(ran, key, sorter=order), len(ran) - 1)
-        match = ran[order[position]] == key
-        self.received[match] += seconds[order[position[match]]]
+        if len(row) and len(self.row):
+            at = self.position(row, gpu_type, num_gpus)
+            known = at >= 0
+            self.received[at[known]] += seconds[known]
 
 
 def _column_key(row: IntArray, gpu_type: IntArray, num_gpus: IntArray) -> IntArray:

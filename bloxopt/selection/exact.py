@@ -54,9 +54,7 @@ class ExactSelection:
         """Value of each column of ``space``; columns newer than the plan are owed nothing."""
         horizon = space.now - plan.made_at + space.round_seconds
         owed = (plan.share * horizon - plan.received) / space.round_seconds
-        at = {key: i for i, key in enumerate(zip(plan.row.tolist(), plan.gpu_type.tolist(), plan.num_gpus.tolist()))}
-        keys = zip(space.index[space.job].tolist(), space.gpu_type.tolist(), space.num_gpus.tolist())
-        position = np.array([at.get(key, -1) for key in keys], dtype=np.int64)
+        position = plan.position(space.index[space.job], space.gpu_type, space.num_gpus)
         known = position >= 0
         debt = np.where(known, owed[position], 0.0)
         share = np.where(known, plan.share[position], 0.0)

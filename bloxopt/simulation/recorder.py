@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from bloxopt.jobs import FloatArray
 from bloxopt.rounds import Round
 from bloxopt.simulation.backend import SimulatedBackend
 from bloxopt.simulation.result import SimulationResult
@@ -113,7 +114,7 @@ def _job_table(backend: SimulatedBackend) -> pd.DataFrame:
     )
 
 
-def _isolated_duration(backend: SimulatedBackend) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _isolated_duration(backend: SimulatedBackend) -> FloatArray:
     """Seconds each job would take alone on an equal share of the cluster among the jobs that compete with it.
 
     The number of jobs is the mean number active during the job's own life (Themis, NSDI 2020, with the
@@ -132,7 +133,8 @@ def _isolated_duration(backend: SimulatedBackend) -> np.ndarray[tuple[int], np.d
     share = cluster.capacity[None, :] / (np.maximum(competing, 1.0)[:, None] * table.num_gpus[:, None])
     share = share / np.maximum(share.sum(axis=1, keepdims=True), 1.0)
     rate = (share * backend.catalog.requested_rate).sum(axis=1)
-    return np.divide(table.total_steps, rate, out=np.full(len(table), np.nan), where=rate > 0)
+    duration: FloatArray = np.divide(table.total_steps, rate, out=np.full(len(table), np.nan), where=rate > 0)
+    return duration
 
 
 def _placement_table(backend: SimulatedBackend) -> pd.DataFrame:
@@ -141,13 +143,12 @@ def _placement_table(backend: SimulatedBackend) -> pd.DataFrame:
     )
     cluster = backend.catalog.cluster
     names = np.array([entry.name for entry in cluster.nodes], dtype=object)
-    whole = {"dtype": np.int64}
     return pd.DataFrame(
         {
-            "job_id": backend.ledger.table.job_id[np.asarray(row, **whole)],
-            "node": names[np.asarray(node, **whole)],
-            "gpu_type": np.array(cluster.gpu_types, dtype=object)[np.asarray(kind, **whole)],
-            "gpus": np.asarray(gpus, **whole),
+            "job_id": backend.ledger.table.job_id[np.asarray(row, dtype=np.int64)],
+            "node": names[np.asarray(node, dtype=np.int64)],
+            "gpu_type": np.array(cluster.gpu_types, dtype=object)[np.asarray(kind, dtype=np.int64)],
+            "gpus": np.asarray(gpus, dtype=np.int64),
             "start": np.asarray(start, dtype=float),
             "end": np.asarray(end, dtype=float),
         }

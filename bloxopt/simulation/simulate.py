@@ -72,10 +72,7 @@ def simulate(
     a solver that fails, and jobs that can never start.
     """
     started = time.perf_counter()
-    if isinstance(trace, (str, Path)):
-        from bloxopt.workloads import load_trace
-
-        trace = load_trace(trace)
+    workload = _as_trace(trace)
     cluster = load_cluster(cluster)
     policy = get_policy(policy)
     chosen = options if options is not None else PRESETS.get(preset or "default")
@@ -95,9 +92,9 @@ def simulate(
         raise InputError(f"seed is {seed!r}: it must be a whole number >= 0")
     if solver_options is None and seed:
         solver_options = SolverOptions(seed=seed)
-    oracle = trace.throughput if throughput is None else as_oracle(throughput)
+    oracle = workload.throughput if throughput is None else as_oracle(throughput)
 
-    catalog = ConfigurationCatalog(trace.jobs, cluster, oracle)
+    catalog = ConfigurationCatalog(workload.jobs, cluster, oracle)
     catalog.check_every_job_can_run()
     backend = SimulatedBackend(catalog, chosen, NodeEvents(failures, cluster, seed))
     scheduler = Scheduler(
@@ -123,9 +120,9 @@ def simulate(
         if idle >= _IDLE_ROUNDS_BEFORE_GIVING_UP:
             raise _stuck(scheduler, chosen)
         if progress is not None:
-            progress(ProgressUpdate(backend.ledger.num_finished, len(trace.jobs), backend.now, len(recorder)))
+            progress(ProgressUpdate(backend.ledger.num_finished, len(workload.jobs), backend.now, len(recorder)))
     config = {
-        "trace": trace.name,
+        "trace": workload.name,
         "cluster": cluster.describe(),
         "policy": policy.name,
         "solver": solver or policy.solver,
@@ -136,13 +133,22 @@ def simulate(
     return recorder.result(backend, config, time.perf_counter() - started)
 
 
+def _as_trace(source: str | Path | Trace) -> Trace:
+    if isinstance(source, (str, Path)):
+        from bloxopt.workloads import load_trace
+
+        return load_trace(source)
+    return source
+
+
 def _stuck(scheduler: Scheduler, options: SimulationOptions) -> BloxoptError:
     """The error for a cluster on which nothing runs and nothing will change."""
     backend = scheduler.backend
     row = int(backend.ledger.active[0])
     table = backend.catalog.table
+    others = len(backend.ledger.active) - 1
     return InputError(
-        f"job {table.job_id[row]!r} ({table.num_gpus[row]} GPUs) and {len(backend.ledger.active) - 1} others wait and can "
+        f"job {table.job_id[row]!r} ({table.num_gpus[row]} GPUs) and {others} others wait and can "
         f"never start: placement {options.placement!r} finds no nodes for it on {backend.catalog.cluster.describe()} "
         f"(or its CPU and memory needs fit no node), or policy {scheduler.policy.name!r} gives it nothing; use another "
         "placement such as 'first_fit', a larger cluster, or another policy"

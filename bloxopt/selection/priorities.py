@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -26,14 +27,22 @@ class Priorities:
 
     ``type_order`` names the GPU types in the order in which they are filled (default: the cluster's).
     ``fill_each_type`` True fills a type's idle GPUs before the next type is looked at, as Gavel's
-    simulator does; False gives every type's planned jobs their turn first.
+    simulator does; False gives every type's planned jobs their turn first. ``shuffle_seed`` shuffles the
+    types anew each round for policies that do not tell GPU types apart, as Gavel's simulator does (its
+    default seed makes 5); None never shuffles.
     """
 
     needs_plan = True
 
-    def __init__(self, type_order: Sequence[str] | None = None, fill_each_type: bool = False) -> None:
+    def __init__(
+        self,
+        type_order: Sequence[str] | None = None,
+        fill_each_type: bool = False,
+        shuffle_seed: int | None = None,
+    ) -> None:
         self.type_order = None if type_order is None else [name.lower() for name in type_order]
         self.fill_each_type = fill_each_type
+        self._shuffler = None if shuffle_seed is None else random.Random(shuffle_seed)
         self._deficit: FloatArray | None = None
 
     def replanned(self, previous: Plan | None, now: float) -> None:
@@ -75,24 +84,25 @@ class Priorities:
 
         planned = plan.share > 0
         may_fill = policy.work_conserving
+        types = self._types(space, policy)
         if self.fill_each_type:
-            for kind in self._types(space):
+            for kind in types:
                 fill(kind, np.ones_like(planned) if may_fill else planned)
         else:
-            for kind in self._types(space):
+            for kind in types:
                 fill(kind, planned)
-            if may_fill:
-                for kind in self._types(space):
-                    fill(kind, ~planned)
+            for kind in types if may_fill else ():
+                fill(kind, ~planned)
         picked = np.array(chosen, dtype=np.int64)
         return Decision(plan.row[picked], plan.gpu_type[picked], plan.num_gpus[picked])
 
-    def _types(self, space: AllocationSpace) -> list[int]:
+    def _types(self, space: AllocationSpace, policy: Policy) -> list[int]:
         names = [name.lower() for name in space.gpu_types]
-        if self.type_order is None:
-            return list(range(len(names)))
-        rank = {name: position for position, name in enumerate(self.type_order)}
-        return sorted(range(len(names)), key=lambda kind: rank.get(names[kind], len(rank)))
+        rank = {name: position for position, name in enumerate(self.type_order or names)}
+        types = sorted(range(len(names)), key=lambda kind: rank.get(names[kind], len(rank)))
+        if self._shuffler is not None and not policy.heterogeneity_aware:
+            self._shuffler.shuffle(types)
+        return types
 
 
 def _first_of_each(row: IntArray) -> IntArray:

@@ -83,7 +83,7 @@ GAVEL = SimulationOptions(
     progress="whole_steps",
     round_end="last_job",
     solve_interval=1920.0,
-    selector_options={"type_order": ["v100", "p100", "k80"], "fill_each_type": True},
+    selector_options={"type_order": ["v100", "p100", "k80"], "fill_each_type": True, "shuffle_seed": 5},
     placement="first_fit",
     restart_cost=0.0,
 )

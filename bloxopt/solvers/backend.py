@@ -1,0 +1,137 @@
+"""What all back ends share: refusing, cleaning, timing, verifying and checking around one function that solves."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from bloxopt.errors import BloxoptError, InputError, SolverError, SolverNotInstalledError
+from bloxopt.formulations.standard_form import StandardForm
+from bloxopt.jobs import FloatArray
+from bloxopt.solvers.base import Capabilities, SolverOptions, SolverResult, Termination
+from bloxopt.solvers.check import Tolerance, checked
+from bloxopt.solvers.presolve import Answer, reduce
+
+Run = Callable[[StandardForm, SolverOptions, FloatArray | None], Answer]
+"""Solves a cleaned program: canonical CSC, every row with an entry and a finite bound, no crossed bounds."""
+
+
+@dataclass(frozen=True)
+class BackEnd:
+    """A solver: a name, a package and one function that solves a cleaned program.
+
+    ``run`` imports its package itself and may claim anything: what it returns is checked here.
+    ``package`` is the name that pip installs, ``module`` the name that Python imports.
+    """
+
+    name: str
+    package: str
+    module: str
+    capabilities: Capabilities
+    run: Run
+    tolerance: Tolerance = field(default_factory=Tolerance)
+
+    @property
+    def version(self) -> str | None:
+        """Version of the installed package, None if it cannot be imported."""
+        return importlib.metadata.version(self.package) if self._installed else None
+
+    @property
+    def _installed(self) -> bool:
+        return importlib.util.find_spec(self.module) is not None
+
+    def solve(
+        self, form: StandardForm, options: SolverOptions = SolverOptions(), warm_start: FloatArray | None = None
+    ) -> SolverResult:
+        """Minimise the form; see :meth:`bloxopt.solvers.base.Solver.solve`.
+
+        Raises :class:`InputError` for an option out of range, besides what the protocol states.
+        """
+        started = time.perf_counter()
+        require_valid(options)
+        self._require_capable(form)
+        if not self._installed:
+            raise SolverNotInstalledError(self._not_installed(f"no module named {self.module!r}"))
+        if warm_start is not None and (warm_start.shape != form.cost.shape or not np.isfinite(warm_start).all()):
+            raise InputError(f"warm_start must be {form.num_columns} finite numbers, one a column")
+        reduced = reduce(form)
+        if isinstance(reduced, Answer):
+            answer = reduced
+        elif options.time_limit is not None and options.time_limit <= 0:
+            answer = Answer(Termination.LIMIT_NO_SOLUTION, message="the time limit is 0 seconds")
+        else:
+            start = reduced.reduce_start(warm_start) if self.capabilities.warm_start else None
+            answer = reduced.lift(self._run(reduced.form, options, start))
+            if answer.termination is Termination.UNBOUNDED:
+                answer = self._verified_unbounded(reduced.form, options, answer)
+        return self._result(form, checked(form, answer, self.tolerance, options.mip_gap), started)
+
+    def _require_capable(self, form: StandardForm) -> None:
+        if form.is_mip and not self.capabilities.mip:
+            raise SolverError(
+                f"{self.name} solves linear programs only and {int(form.integer.sum())} columns must be integer: "
+                f"use one of {', '.join(_able('mip'))}"
+            )
+        if not form.is_mip and not self.capabilities.lp:
+            raise SolverError(
+                f"{self.name} solves integer programs only and no column is integer: "
+                f"use one of {', '.join(_able('lp'))}"
+            )
+
+    def _not_installed(self, reason: str) -> str:
+        return f"solver {self.name} needs the package {self.package!r} ({reason}): pip install {self.package}"
+
+    def _run(self, form: StandardForm, options: SolverOptions, start: FloatArray | None) -> Answer:
+        try:
+            return self.run(form, options, start)
+        except ImportError as error:
+            raise SolverNotInstalledError(self._not_installed(str(error))) from error
+        except BloxoptError:
+            raise
+        except Exception as error:  # a solver's own exception types are as many as solvers; all mean the same here
+            return Answer(Termination.ERROR, message=f"{type(error).__name__}: {error}")
+
+    def _verified_unbounded(self, form: StandardForm, options: SolverOptions, answer: Answer) -> Answer:
+        """Tell unbounded from infeasible: a ray proves the former only where some point is feasible."""
+        feasibility = self._run(replace(form, cost=np.zeros(form.num_columns)), options, None)
+        match feasibility.termination:
+            case Termination.OPTIMAL | Termination.FEASIBLE:
+                return answer
+            case Termination.UNBOUNDED:  # said as "infeasible or unbounded", and without a cost nothing is unbounded
+                return Answer(Termination.INFEASIBLE, message=feasibility.message)
+        return feasibility
+
+    def _result(self, form: StandardForm, answer: Answer, started: float) -> SolverResult:
+        return SolverResult(
+            termination=answer.termination,
+            x=answer.x,
+            objective=None if answer.x is None else form.objective(answer.x),
+            bound=None if answer.bound is None else answer.bound + form.constant,
+            row_duals=answer.row_duals,
+            reduced_costs=None if answer.row_duals is None else form.cost - form.matrix.T @ answer.row_duals,
+            solve_seconds=time.perf_counter() - started,
+            solver=self.name,
+            message=answer.message,
+        )
+
+
+def require_valid(options: SolverOptions) -> None:
+    """Raise :class:`InputError` naming the option that is out of range."""
+    for name, number in (("time_limit", options.time_limit), ("mip_gap", options.mip_gap)):
+        if number is not None and not number >= 0:
+            raise InputError(f"solver option {name} is {number}: it must be a number of 0 or more")
+    for name, whole, least in (("threads", options.threads, 1), ("seed", options.seed, 0)):
+        if whole is not None and not (isinstance(whole, int | np.integer) and least <= whole < 2**31):
+            raise InputError(f"solver option {name} is {whole}: it must be a whole number from {least} to 2^31 − 1")
+
+
+def _able(capability: str) -> list[str]:
+    """Names of the registered solvers that have a capability."""
+    from bloxopt.solvers.registry import SOLVERS, get_solver
+
+    return [name for name in SOLVERS if getattr(get_solver(name).capabilities, capability)]

@@ -1,0 +1,225 @@
+"""What is done to every program before a back end sees it, and undone in its answer.
+
+Back ends disagree on the corners of linear programming: rows without entries, crossed bounds, what
+counts as infinite, coefficients below 1e-9 (HiGHS drops them). All of that is settled here, once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse import csc_array
+
+from bloxopt.errors import SolverError
+from bloxopt.formulations.standard_form import StandardForm
+from bloxopt.jobs import BoolArray, FloatArray
+from bloxopt.solvers.base import Termination
+
+INFINITE_BOUND = 1e20
+"""A bound of this size or more is no bound: the convention of HiGHS and SCIP, applied to all back ends."""
+BOUND_SLACK = 1e-9
+"""Bounds that cross by no more than this, relative to their size, are rounding errors and count as equal."""
+LARGEST_UNSCALED = 2.0**13
+SMALLEST_UNSCALED = 2.0**-13
+SCALING_PASSES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a back end claims about a program; nothing in it has been checked yet.
+
+    Fields as in :class:`~bloxopt.solvers.base.SolverResult`, without the constant in ``bound``. A back
+    end that cannot tell unbounded from infeasible claims UNBOUNDED: that claim is always verified.
+    """
+
+    termination: Termination
+    x: FloatArray | None = None
+    row_duals: FloatArray | None = None
+    bound: float | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Reduced:
+    """An equivalent program: rows of the original kept, scaled by powers of two.
+
+    ``form`` has ``x = column_scale · x'``, rows multiplied by ``row_scale`` (of the kept rows) and the
+    cost by ``cost_scale``; its constant is 0.
+    """
+
+    form: StandardForm
+    rows: npt.NDArray[np.intp]
+    num_rows: int
+    row_scale: FloatArray
+    column_scale: FloatArray
+    cost_scale: float
+
+    def lift(self, answer: Answer) -> Answer:
+        """The answer in terms of the original rows and columns."""
+        row_duals = None
+        if answer.row_duals is not None:
+            row_duals = np.zeros(self.num_rows)
+            row_duals[self.rows] = answer.row_duals * self.row_scale / self.cost_scale
+        return replace(
+            answer,
+            x=None if answer.x is None else answer.x * self.column_scale,
+            row_duals=row_duals,
+            bound=None if answer.bound is None else answer.bound / self.cost_scale,
+        )
+
+    def reduce_start(self, x: FloatArray | None) -> FloatArray | None:
+        """A point of the original program in terms of the columns of ``form``."""
+        return None if x is None else x / self.column_scale
+
+
+def reduce(form: StandardForm) -> Reduced | Answer:
+    """Clean and scale a program, or answer it at once if it has no rows, no columns or crossed bounds.
+
+    Raises :class:`SolverError` for a NaN anywhere and for an infinite cost or coefficient.
+    """
+    _require_numbers(form)
+    lower, upper = _absent(form.lower), _absent(form.upper)
+    row_lower, row_upper = _absent(form.row_lower), _absent(form.row_upper)
+    lower = np.where(form.integer, np.ceil(lower - BOUND_SLACK), lower)
+    upper = np.where(form.integer, np.floor(upper + BOUND_SLACK), upper)
+
+    matrix = csc_array(form.matrix, copy=True)
+    matrix.sum_duplicates()
+    matrix.eliminate_zeros()
+    entries = np.bincount(matrix.indices, minlength=form.num_rows)
+    for low, high, kind in ((lower, upper, "column"), (row_lower, row_upper, "row")):
+        if (at := _first_crossing(low, high)) is not None:
+            return _infeasible(f"{kind} {at} has the lower bound {low[at]:g} above the upper bound {high[at]:g}")
+    impossible = (entries == 0) & ((row_lower > BOUND_SLACK) | (row_upper < -BOUND_SLACK))
+    if impossible.any():
+        at = int(np.argmax(impossible))
+        return _infeasible(f"row {at} has no entries, so its activity is 0, outside [{row_lower[at]}, {row_upper[at]}]")
+    upper, row_upper = np.maximum(lower, upper), np.maximum(row_lower, row_upper)
+
+    kept = (entries > 0) & (np.isfinite(row_lower) | np.isfinite(row_upper))
+    if not kept.all():
+        matrix = csc_array(matrix.tocsr()[kept])
+    rows = np.flatnonzero(kept)
+    if not len(rows) or not form.num_columns:
+        return _separable(form, lower, upper)
+
+    reduced = replace(
+        form,
+        matrix=matrix,
+        row_lower=row_lower[kept],
+        row_upper=row_upper[kept],
+        lower=lower,
+        upper=upper,
+        constant=0.0,
+    )
+    return _scaled(reduced, rows, form.num_rows)
+
+
+def _require_numbers(form: StandardForm) -> None:
+    for name, values, finite in (
+        ("cost", form.cost, True),
+        ("matrix", form.matrix.data, True),
+        ("row_lower", form.row_lower, False),
+        ("row_upper", form.row_upper, False),
+        ("lower", form.lower, False),
+        ("upper", form.upper, False),
+    ):
+        wrong = ~np.isfinite(values) if finite else np.isnan(values)
+        if wrong.any():
+            at = int(np.argmax(wrong))
+            raise SolverError(f"the program's {name}[{at}] is {values[at]}: costs, coefficients and bounds are numbers")
+
+
+def _absent(bounds: FloatArray) -> FloatArray:
+    """Bounds with everything at or beyond ±1e20 infinite."""
+    return np.where(np.abs(bounds) >= INFINITE_BOUND, np.copysign(np.inf, bounds), bounds)
+
+
+def _first_crossing(lower: FloatArray, upper: FloatArray) -> int | None:
+    """Index of the first lower bound above its upper bound beyond rounding, or of a bound at the wrong infinity."""
+    slack = BOUND_SLACK * np.maximum(1.0, np.where(np.isfinite(upper), np.abs(upper), 0.0))
+    crossed = (lower > upper + slack) | (lower == np.inf) | (upper == -np.inf)
+    return int(np.argmax(crossed)) if crossed.any() else None
+
+
+def _infeasible(message: str) -> Answer:
+    return Answer(Termination.INFEASIBLE, message=message)
+
+
+def _separable(form: StandardForm, lower: FloatArray, upper: FloatArray) -> Answer:
+    """The optimum of a program whose rows bind nothing: each column at the bound its cost points to."""
+    cost = form.cost
+    free = np.clip(0.0, lower, upper)
+    x = np.where(cost > 0, lower, np.where(cost < 0, upper, free))
+    if not np.isfinite(x).all():
+        at = int(np.argmax(~np.isfinite(x)))
+        return Answer(Termination.UNBOUNDED, message=f"column {at} has cost {cost[at]:g} and no bound on that side")
+    return Answer(Termination.OPTIMAL, x, row_duals=np.zeros(form.num_rows), bound=float(cost @ x))
+
+
+def _scaled(form: StandardForm, rows: npt.NDArray[np.intp], num_rows: int) -> Reduced:
+    """Bring the entries of a program with huge or tiny ones near 1, and the largest cost too.
+
+    Geometric-mean scaling of rows and continuous columns in turn; ordinary programs pass unchanged.
+    Factors are powers of two, so that no coefficient is rounded.
+    """
+    matrix = form.matrix
+    column_of_entry = np.repeat(np.arange(form.num_columns), np.diff(matrix.indptr))
+    size = np.abs(matrix.data)
+    row_scale, column_scale = np.ones(form.num_rows), np.ones(form.num_columns)
+    if size.max() > LARGEST_UNSCALED or size.min() < SMALLEST_UNSCALED:
+        for _ in range(SCALING_PASSES):
+            scaled = np.log2(size * row_scale[matrix.indices] * column_scale[column_of_entry])
+            row_scale *= np.exp2(-_middle(scaled, matrix.indices, form.num_rows))
+            scaled = np.log2(size * row_scale[matrix.indices] * column_scale[column_of_entry])
+            middle = _middle(scaled, column_of_entry, form.num_columns)
+            column_scale *= np.where(form.integer, 1.0, np.exp2(-middle))
+    cost = form.cost * column_scale
+    largest = float(np.max(np.abs(cost), initial=0.0))
+    ordinary = largest == 0 or SMALLEST_UNSCALED <= largest <= LARGEST_UNSCALED
+    cost_scale = 1.0 if ordinary else float(np.exp2(-np.round(np.log2(largest))))
+    if np.any(row_scale != 1.0) or np.any(column_scale != 1.0) or cost_scale != 1.0:
+        data = matrix.data * row_scale[matrix.indices] * column_scale[column_of_entry]
+        form = replace(
+            form,
+            cost=cost * cost_scale,
+            matrix=csc_array((data, matrix.indices, matrix.indptr), shape=matrix.shape),
+            row_lower=form.row_lower * row_scale,
+            row_upper=form.row_upper * row_scale,
+            lower=form.lower / column_scale,
+            upper=form.upper / column_scale,
+        )
+    return Reduced(form, rows, num_rows, row_scale, column_scale, cost_scale)
+
+
+def _middle(exponents: FloatArray, groups: npt.NDArray[np.integer], count: int) -> FloatArray:
+    """Per group (count,), the whole number midway between its least and greatest exponent; 0 for an empty one."""
+    least, greatest = np.full(count, np.inf), np.full(count, -np.inf)
+    np.minimum.at(least, groups, exponents)
+    np.maximum.at(greatest, groups, exponents)
+    return np.where(np.isinf(least), 0.0, np.round((np.where(np.isinf(least), 0.0, least + greatest)) / 2))
+
+
+def implied_upper_bounds(form: StandardForm) -> BoolArray:
+    """Columns (n,) whose upper bound follows from a row and the lower bounds, and so can be left out.
+
+    Row i implies ``x_j ≤ (U_i − Σ_{k≠j} a_ik l_k) / a_ij`` if all its entries are positive. Only lower
+    bounds are used, so leaving out all these upper bounds together is sound. In allocation programs the
+    time-share rows imply ``x ≤ 1``: an interior-point method then factors a third less.
+    """
+    matrix = form.matrix
+    lower = np.where(np.isfinite(form.lower), form.lower, 0.0)
+    column_of_entry = np.repeat(np.arange(form.num_columns), np.diff(matrix.indptr))
+    unusable = (matrix.data < 0) | ~np.isfinite(form.lower)[column_of_entry]
+    usable = np.isfinite(form.row_upper) & (np.bincount(matrix.indices[unusable], minlength=form.num_rows) == 0)
+    slack = np.where(usable, form.row_upper - matrix @ lower, 0.0)
+    entry = usable[matrix.indices]
+    implied = np.full(form.num_columns, np.inf)
+    np.minimum.at(
+        implied,
+        column_of_entry[entry],
+        lower[column_of_entry[entry]] + slack[matrix.indices[entry]] / matrix.data[entry],
+    )
+    return implied <= form.upper

@@ -1,0 +1,87 @@
+"""The solvers by name: one line each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bloxopt.formulations.standard_form import StandardForm
+from bloxopt.jobs import FloatArray
+from bloxopt.registry import Registry
+from bloxopt.solvers.base import Capabilities, Solver, SolverOptions, SolverResult
+from bloxopt.solvers.check import Tolerance
+
+SOLVERS = Registry(
+    "solver",
+    {
+        "auto": "bloxopt.solvers.automatic:AUTO",
+        "highs": "bloxopt.solvers.highs_direct:HIGHS",
+        "ortools:glop": "bloxopt.solvers.ortools_mathopt:GLOP",
+        "ortools:pdlp": "bloxopt.solvers.ortools_mathopt:PDLP",
+        "ortools:cp-sat": "bloxopt.solvers.ortools_mathopt:CP_SAT",
+        "ortools:scip": "bloxopt.solvers.ortools_mathopt:SCIP",
+        "ortools:highs": "bloxopt.solvers.ortools_mathopt:HIGHS",
+        "cvxpy:clarabel": "bloxopt.solvers.clarabel_direct:CLARABEL",
+        "cvxpy:scs": "bloxopt.solvers.cvxpy_models:SCS",
+        "cvxpy:highs": "bloxopt.solvers.cvxpy_models:HIGHS",
+        "pulp:cbc": "bloxopt.solvers.pulp_models:CBC",
+        "pulp:highs": "bloxopt.solvers.pulp_models:HIGHS",
+    },
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SolverRow:
+    """One line of ``bloxopt solvers``: ``classes`` such as ``"LP, MIP"``; ``version`` is None if not installed.
+
+    ``tolerance`` is the stated relative accuracy of the objective.
+    """
+
+    name: str
+    classes: str
+    capabilities: Capabilities
+    version: str | None
+    tolerance: float
+
+    @property
+    def installed(self) -> bool:
+        return self.version is not None
+
+
+def get_solver(name: str) -> Solver:
+    """The solver of that name; raises :class:`~bloxopt.errors.UnknownNameError` with a suggestion."""
+    solver: Solver = SOLVERS.get(name)
+    return solver
+
+
+def solve(
+    form: StandardForm,
+    solver: str = "auto",
+    *,
+    time_limit: float | None = None,
+    mip_gap: float | None = None,
+    threads: int | None = None,
+    seed: int | None = None,
+    warm_start: FloatArray | None = None,
+) -> SolverResult:
+    """Minimise a program with the solver of that name.
+
+    ``time_limit`` in seconds, ``mip_gap`` relative; a solver without an option ignores it
+    (:func:`solver_table`). ``warm_start`` (n,) is a feasible point to start from. Raises
+    :class:`~bloxopt.errors.UnknownNameError`, :class:`~bloxopt.errors.SolverNotInstalledError` and
+    :class:`~bloxopt.errors.SolverError` (a program of a class the solver cannot take).
+    """
+    options = SolverOptions(time_limit=time_limit, mip_gap=mip_gap, threads=threads, seed=seed)
+    return get_solver(solver).solve(form, options, warm_start)
+
+
+def solver_table() -> list[SolverRow]:
+    """All registered solvers with what they can do and the version installed."""
+    rows = []
+    for name in SOLVERS:
+        solver = get_solver(name)
+        can = solver.capabilities
+        classes = [label for label, able in (("LP", can.lp), ("MIP", can.mip), ("conic", can.conic)) if able]
+        version: str | None = getattr(solver, "version", "unknown")
+        tolerance: Tolerance = getattr(solver, "tolerance", Tolerance())
+        rows.append(SolverRow(name, ", ".join(classes), can, version, tolerance.objective))
+    return rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import re
 import tomllib
 from collections.abc import Sequence
@@ -14,7 +15,10 @@ from typing import Any
 import numpy as np
 
 from bloxopt.errors import ClusterError
-from bloxopt.jobs import FloatArray, IntArray, JobTable
+from bloxopt.jobs import MAX_GPUS, FloatArray, IntArray, JobTable
+
+MAX_NODES = 1_000_000
+"""Most nodes of a cluster description: a larger count is a mistake, and would fill the memory."""
 
 _PART = re.compile(r"^(?:(?P<nodes>\d+)x)?(?P<gpus>\d+)x(?P<type>[A-Za-z][A-Za-z0-9_.\-]*)$")
 
@@ -34,13 +38,17 @@ class Node:
     rack: str = "rack-0"
 
     def __post_init__(self) -> None:
-        if not self.name or not self.gpu_type:
-            raise ClusterError(f"node {self.name!r}: name and gpu_type must not be empty")
-        if isinstance(self.num_gpus, bool) or int(self.num_gpus) != self.num_gpus or self.num_gpus < 1:
-            raise ClusterError(f"node {self.name!r}: num_gpus is {self.num_gpus!r}, must be a whole number >= 1")
+        for field in ("name", "gpu_type", "rack"):
+            text = getattr(self, field)
+            if not isinstance(text, str) or not text or not text.isprintable():
+                raise ClusterError(f"node {self.name!r}: {field} is {text!r}, must be a non-empty printable string")
+        if not _is_number(self.num_gpus) or self.num_gpus != round(self.num_gpus) or not 1 <= self.num_gpus <= MAX_GPUS:
+            raise ClusterError(
+                f"node {self.name!r}: num_gpus is {self.num_gpus!r}, must be a whole number from 1 to {MAX_GPUS}"
+            )
         for field in ("cpus", "memory_gib"):
             value = getattr(self, field)
-            if value is not None and not (np.isfinite(value) and value >= 0):
+            if value is not None and not (_is_number(value) and value >= 0):
                 raise ClusterError(f"node {self.name!r}: {field} is {value!r}, must be a finite number >= 0")
 
 
@@ -74,9 +82,14 @@ class Cluster:
                     f"cluster {text!r}: cannot read {part.strip()!r}; write [NODESx]GPUSxTYPE parts joined "
                     "by '+', such as 8xV100+16xP100 or 32x4xV100, or name an existing .toml or .csv file"
                 )
-            count, gpus = int(match["nodes"] or 1), int(match["gpus"])
-            if count < 1 or gpus < 1:
-                raise ClusterError(f"cluster {text!r}: {part.strip()!r} has no GPUs; counts must be >= 1")
+            # Long digit strings are refused before int(), which has a limit of its own.
+            digits = max(len(match["nodes"] or ""), len(match["gpus"]))
+            count, gpus = (int(match["nodes"] or 1), int(match["gpus"])) if digits < 20 else (0, 0)
+            if not (1 <= count <= MAX_NODES - len(nodes) and 1 <= gpus <= MAX_GPUS):
+                raise ClusterError(
+                    f"cluster {text!r}: {part.strip()!r} is out of range; use 1 to {MAX_NODES} nodes in all "
+                    f"and 1 to {MAX_GPUS} GPUs a node"
+                )
             for _ in range(count):
                 nodes.append(Node(name=f"node-{len(nodes)}", gpu_type=match["type"], num_gpus=gpus))
         return cls(tuple(nodes))
@@ -103,10 +116,12 @@ class Cluster:
         path = Path(path)
         try:
             with path.open(newline="", encoding="utf-8-sig") as handle:
-                reader = csv.DictReader(handle)
-                rows = [
-                    (f"line {reader.line_num}", {k: v for k, v in row.items() if v not in (None, "")}) for row in reader
-                ]
+                reader = csv.DictReader(handle, restkey="", strict=True)
+                rows = []
+                for row in reader:
+                    if "" in row:
+                        raise ClusterError(f"{path}: line {reader.line_num}: more fields than the header has")
+                    rows.append((f"line {reader.line_num}", {k: v for k, v in row.items() if v not in (None, "")}))
         except OSError as error:
             raise ClusterError(f"{path}: cannot be read: {error.strerror}") from error
         except (csv.Error, UnicodeDecodeError) as error:
@@ -125,19 +140,16 @@ class Cluster:
             missing = {"gpu_type", "num_gpus"} - set(row)
             if missing:
                 raise ClusterError(f"{where}: {sorted(missing)[0]} is missing")
-            try:
-                count = int(row.get("count", 1))
-                values: dict[str, Any] = {
-                    "gpu_type": str(row["gpu_type"]),
-                    "num_gpus": int(row["num_gpus"]),
-                    "cpus": float(row["cpus"]) if "cpus" in row else None,
-                    "memory_gib": float(row["memory_gib"]) if "memory_gib" in row else None,
-                    "rack": str(row.get("rack", "rack-0")),
-                }
-            except (TypeError, ValueError) as error:
-                raise ClusterError(f"{where}: {error}") from error
-            if count < 1:
-                raise ClusterError(f"{where}: count is {count}, must be >= 1")
+            count = _whole(where, "count", row.get("count", 1))
+            if not 1 <= count <= MAX_NODES - len(nodes):
+                raise ClusterError(f"{where}: count is {count}, must be from 1 to {MAX_NODES} nodes in all")
+            values: dict[str, Any] = {
+                "gpu_type": row["gpu_type"],
+                "num_gpus": _whole(where, "num_gpus", row["num_gpus"]),
+                "cpus": _number(where, "cpus", row["cpus"]) if "cpus" in row else None,
+                "memory_gib": _number(where, "memory_gib", row["memory_gib"]) if "memory_gib" in row else None,
+                "rack": row.get("rack", "rack-0"),
+            }
             base = row.get("name")
             for repeat in range(count):
                 name = str(base) if base and count == 1 else f"{base or 'node'}-{repeat if base else len(nodes)}"
@@ -217,9 +229,34 @@ def load_cluster(source: str | Path | Cluster) -> Cluster:
     """A cluster from a short string (``8xV100+16xP100``, ``32x4xV100``), a ``.toml`` or a ``.csv`` file."""
     if isinstance(source, Cluster):
         return source
+    if not isinstance(source, (str, Path)):
+        raise ClusterError(f"cannot make a cluster of {type(source).__name__}: give a string, a path or a Cluster")
     path = Path(source)
     if path.suffix.lower() == ".toml":
         return Cluster.from_toml(path)
     if path.suffix.lower() == ".csv":
         return Cluster.from_csv(path)
     return Cluster.from_string(str(source))
+
+
+def _is_number(value: object) -> bool:
+    """A finite real number, and not a truth value."""
+    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _number(where: str, field: str, value: Any) -> float:
+    """A number written as text or given as one; anything else is an error that names the field."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise ClusterError(f"{where}: {field} is {value!r}, must be a number") from None
+
+
+def _whole(where: str, field: str, value: Any) -> int:
+    """The same for a whole number: 2.5 GPUs are an error, not 2."""
+    number = _number(where, field, value)
+    if not math.isfinite(number) or number != round(number):
+        raise ClusterError(f"{where}: {field} is {value!r}, must be a whole number")
+    return int(number)

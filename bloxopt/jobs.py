@@ -17,6 +17,9 @@ IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
+MAX_GPUS = 1_000_000
+"""Most GPUs that a job may ask for: beyond any cluster, so a larger number is a mistake in the input."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
@@ -54,13 +57,16 @@ class Job:
             raise TraceError(f"job {self.job_id!r}: {field} is {value!r}, must be {wanted}")
 
         def number(field: str, value: Any, low: float, strict: bool, wanted: str) -> None:
-            if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
+            if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.number)):
                 fail(field, value, wanted)
-            if not math.isfinite(value) or value < low or (strict and value == low):
+            # abs() first: math.isfinite overflows on integers that no float holds.
+            if not abs(value) <= _LARGEST or value < low or (strict and value == low):
                 fail(field, value, wanted)
 
-        if not isinstance(self.job_id, str) or not self.job_id:
-            fail("job_id", self.job_id, "a non-empty string")
+        for field in ("job_id", "job_type", "tenant"):
+            text = getattr(self, field)
+            if not isinstance(text, str) or not text or not text.isprintable():
+                fail(field, text, "a non-empty string of printable characters")
         number("arrival", self.arrival, 0.0, False, "a finite number of seconds >= 0")
         if self.total_steps is None and self.duration is None:
             fail("total_steps", None, "given, or duration instead")
@@ -72,9 +78,10 @@ class Job:
             value = getattr(self, field)
             if value is None and field != "num_gpus":
                 continue
-            number(field, value, 1, False, "a whole number of GPUs >= 1")
-            if value != int(value):
-                fail(field, value, "a whole number of GPUs >= 1")
+            wanted = f"a whole number of GPUs from 1 to {MAX_GPUS}"
+            number(field, value, 1, False, wanted)
+            if value > MAX_GPUS or value != int(value):
+                fail(field, value, wanted)
         low, high = self.gpu_range
         if not low <= self.num_gpus <= high:
             fail("num_gpus", self.num_gpus, f"between min_gpus {low} and max_gpus {high}")
@@ -149,10 +156,13 @@ class JobTable:
     def from_columns(cls, *, job_id: Any, arrival: Any, num_gpus: Any, **columns: Any) -> JobTable:
         """Columns as sequences; those left out take the defaults of :class:`Job`.
 
-        The values are trusted (readers validate rows first, see ``workloads``); only the order by
-        arrival and the fill-in of ``total_steps`` from ``duration`` happen here.
+        The values are trusted (readers validate rows first, see ``workloads``); only the lengths are
+        checked, the jobs put in order of arrival and ``total_steps`` filled in from ``duration``.
         """
         count = len(job_id)
+        for name, values in {"arrival": arrival, "num_gpus": num_gpus, **columns}.items():
+            if values is not None and len(values) != count:
+                raise TraceError(f"job column {name} has {len(values)} values for {count} jobs")
         arrival = np.asarray(arrival, dtype=np.float64)
         gpus = np.asarray(num_gpus, dtype=np.int64)
 
@@ -239,4 +249,5 @@ class JobTable:
         return (self.job(index) for index in range(len(self)))
 
 
+_LARGEST = float(np.finfo(np.float64).max)
 _ARRAY_FIELDS = tuple(f.name for f in fields(JobTable) if f.name not in ("job_types", "tenants"))

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-import ast
+import gzip
 import json
 import math
+import re
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import pandas as pd
 
 from bloxopt.errors import ThroughputError
 from bloxopt.jobs import FloatArray, IntArray, JobTable
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_GZIP_MAGIC = b"\x1f\x8b"
+_GAVEL_KEY = re.compile(r"\(['\"](?P<model>.+)['\"], (?P<count>\d+)\)")
 
 
 class ThroughputOracle(Protocol):
@@ -39,6 +46,8 @@ class DurationThroughput:
         for name, value in self.speed.items():
             if not (math.isfinite(value) and value >= 0):
                 raise ThroughputError(f"speed of GPU type {name!r} is {value!r}, must be a finite number >= 0")
+        if not math.isfinite(scaling_exponent):
+            raise ThroughputError(f"scaling_exponent is {scaling_exponent!r}, must be a finite number")
         self.scaling_exponent = float(scaling_exponent)
 
     def rates(self, jobs: JobTable, gpu_types: Sequence[str], num_gpus: IntArray) -> FloatArray:
@@ -51,7 +60,8 @@ class DurationThroughput:
             )
         speed = np.array([self.speed.get(name.lower(), 1.0) for name in gpu_types])
         scale = (num_gpus / jobs.num_gpus) ** self.scaling_exponent
-        return np.multiply.outer(jobs.total_steps / jobs.duration * scale, speed)
+        rates: FloatArray = np.multiply.outer(jobs.total_steps / jobs.duration * scale, speed)
+        return rates
 
 
 class CallableThroughput:
@@ -83,18 +93,21 @@ class TableThroughput(CallableThroughput):
     """Rates looked up by job type, GPU type (any case) and GPU count; what is absent cannot run."""
 
     def __init__(self, table: Mapping[tuple[str, str, int], float]) -> None:
-        self.table = {
-            (job_type, gpu_type.lower(), int(count)): _checked(rate, job_type, gpu_type, count)
-            for (job_type, gpu_type, count), rate in table.items()
-        }
+        self.table: dict[tuple[str, str, int], float] = {}
+        for key, rate in table.items():
+            job_type, gpu_type, count = _checked_key(key)
+            if (job_type, gpu_type.lower(), count) in self.table:
+                raise ThroughputError(f"throughput of {job_type!r} on {count} x {gpu_type} is given twice")
+            self.table[job_type, gpu_type.lower(), count] = _checked(rate, job_type, gpu_type, count)
         self.job_types = frozenset(key[0] for key in self.table)
         super().__init__(self._look_up)
 
     def _look_up(self, job_type: str, gpu_type: str, num_gpus: int) -> float:
         if job_type not in self.job_types:
+            known = sorted(self.job_types)
+            others = f" and {len(known) - 5} others" if len(known) > 5 else ""
             raise ThroughputError(
-                f"job type {job_type!r} is not in the throughput table, which knows "
-                f"{', '.join(sorted(self.job_types)[:5])} and others"
+                f"job type {job_type!r} is not in the throughput table, which knows {', '.join(known[:5])}{others}"
             )
         return self.table.get((job_type, gpu_type.lower(), num_gpus), 0.0)
 
@@ -105,35 +118,53 @@ class TableThroughput(CallableThroughput):
         missing = [name for name in wanted if name not in frame.columns]
         if missing:
             raise ThroughputError(f"throughput table: column {missing[0]!r} is missing; it needs {', '.join(wanted)}")
+        repeated = frame[frame.duplicated(wanted[:3])]
+        if len(repeated):
+            job_type, gpu_type, count, _ = repeated.iloc[0][wanted]
+            raise ThroughputError(f"throughput of {job_type!r} on {count} x {gpu_type} is given twice")
         rows = zip(*(frame[name].tolist() for name in wanted), strict=True)
-        return cls({(str(a), str(b), int(c)): float(d) for a, b, c, d in rows})
+        return cls({(str(a), str(b), c): d for a, b, c, d in rows})
 
     @classmethod
     def from_gavel_json(cls, path: str | Path) -> TableThroughput:
-        """From Gavel's table: GPU type → ``"('model', scale factor)"`` → ``null`` → steps/s alone.
+        """From Gavel's table, ``.json`` or ``.json.gz``.
+
+        GPU type → ``"('model', scale factor)"`` → ``null`` → steps/s alone.
 
         Source: Narayanan et al., OSDI 2020. The pairs used by space sharing are not read here.
         """
         path = Path(path)
         try:
-            document: dict[str, dict[str, dict[str, Any]]] = json.loads(path.read_text(encoding="utf-8"))
+            data = path.read_bytes()
+            document = json.loads(gzip.decompress(data) if data[:2] == _GZIP_MAGIC else data)
+        except (gzip.BadGzipFile, zlib.error, EOFError) as error:
+            raise ThroughputError(f"{path}: not valid gzip: {error}") from error
         except OSError as error:
             raise ThroughputError(f"{path}: cannot be read: {error.strerror}") from error
         except ValueError as error:
             raise ThroughputError(f"{path}: not valid JSON: {error}") from error
+        if not isinstance(document, dict) or not all(isinstance(entries, dict) for entries in document.values()):
+            raise ThroughputError(f"{path}: expected GPU type -> job type -> partner -> steps/s, as in Gavel's table")
         table: dict[tuple[str, str, int], float] = {}
         for gpu_type, entries in document.items():
             for key, partners in entries.items():
-                try:
-                    job_type, count = ast.literal_eval(key)
-                    table[str(job_type), gpu_type, int(count)] = float(partners["null"])
-                except (ValueError, SyntaxError, KeyError, TypeError) as error:
-                    raise ThroughputError(f"{path}: {gpu_type}: cannot read the entry {key!r}: {error}") from error
-        return cls(table)
+                match = _GAVEL_KEY.fullmatch(key)
+                if match is None or not isinstance(partners, dict) or "null" not in partners:
+                    raise ThroughputError(
+                        f"{path}: {gpu_type}: cannot read the entry {key!r}; expected \"('model', scale factor)\" "
+                        'with steps/s alone under "null"'
+                    )
+                table[match["model"], gpu_type, int(match["count"])] = partners["null"]
+        try:
+            return cls(table)
+        except ThroughputError as error:
+            raise ThroughputError(f"{path}: {error}") from error
 
 
 def as_oracle(source: Any) -> ThroughputOracle:
     """An oracle from an oracle, a function, a table (mapping or DataFrame), or a path to Gavel's JSON or a CSV."""
+    import pandas as pd
+
     if hasattr(source, "rates"):
         oracle: ThroughputOracle = source
         return oracle
@@ -143,13 +174,16 @@ def as_oracle(source: Any) -> ThroughputOracle:
         return TableThroughput(source)
     if isinstance(source, (str, Path)):
         path = Path(source)
-        if path.suffix.lower() == ".json":
+        if path.name.lower().endswith((".json", ".json.gz")):
             return TableThroughput.from_gavel_json(path)
         try:
             frame = pd.read_csv(path)
         except (OSError, ValueError) as error:
             raise ThroughputError(f"{path}: cannot be read as a throughput table: {error}") from error
-        return TableThroughput.from_pandas(frame)
+        try:
+            return TableThroughput.from_pandas(frame)
+        except ThroughputError as error:
+            raise ThroughputError(f"{path}: {error}") from error
     if callable(source):
         return CallableThroughput(source)
     raise ThroughputError(
@@ -159,7 +193,11 @@ def as_oracle(source: Any) -> ThroughputOracle:
 
 def checked_rates(oracle: ThroughputOracle, jobs: JobTable, gpu_types: Sequence[str], num_gpus: IntArray) -> FloatArray:
     """The oracle's rates after checking shape, sign and that each is a number; errors name the job."""
-    rates = np.asarray(oracle.rates(jobs, gpu_types, num_gpus), dtype=np.float64)
+    raw = oracle.rates(jobs, gpu_types, num_gpus)
+    try:
+        rates = np.asarray(raw, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ThroughputError(f"the throughput oracle {type(oracle).__name__} gave no numbers: {error}") from error
     if rates.shape != (len(jobs), len(gpu_types)):
         raise ThroughputError(
             f"the throughput oracle gave shape {rates.shape}, expected (jobs, GPU types) = "
@@ -173,6 +211,18 @@ def checked_rates(oracle: ThroughputOracle, jobs: JobTable, gpu_types: Sequence[
             "it must be a finite number of steps/s >= 0"
         )
     return rates
+
+
+def _checked_key(key: Any) -> tuple[str, str, int]:
+    """A key of a throughput table as (job type, GPU type, GPUs)."""
+    try:
+        job_type, gpu_type, count = key
+        whole = int(count)
+        if whole != count or whole < 1 or not (isinstance(job_type, str) and isinstance(gpu_type, str)):
+            raise ValueError
+    except (TypeError, ValueError, OverflowError):
+        raise ThroughputError(f"throughput table: {key!r} is not (job type, GPU type, number of GPUs >= 1)") from None
+    return job_type, gpu_type, whole
 
 
 def _checked(rate: float, job_type: str, gpu_type: str, num_gpus: int) -> float:

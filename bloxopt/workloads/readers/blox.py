@@ -1,0 +1,49 @@
+"""Blox's job lists (Agarwal et al., EuroSys 2024)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bloxopt.throughput import ThroughputOracle
+from bloxopt.workloads import table as cells
+from bloxopt.workloads.files import TraceFile
+from bloxopt.workloads.formats import Format
+from bloxopt.workloads.table import Table
+from bloxopt.workloads.trace import Trace
+
+COLUMNS = ("job_id", "arrival_time", "total_iterations", "iteration_time", "num_gpus")
+
+
+def read(file: TraceFile, throughput: ThroughputOracle | None) -> Trace:
+    """Jobs of a Blox CSV: the work is ``total_iterations`` × ``iteration_time`` seconds.
+
+    Blox's simulator never reads the ``duration`` column; where it says something else, a note does.
+    ``multigpu`` says how ``num_gpus`` was generated and is not read.
+    """
+    table = Table.from_text(file, required=COLUMNS)
+    iterations = table.numbers("total_iterations", "a finite number of iterations > 0", strict=True)
+    seconds = table.numbers("iteration_time", POSITIVE_ITERATION, strict=True)
+    duration = iterations * seconds
+    table.fail(~np.isfinite(duration) | (duration <= 0), "total_iterations", "a finite time > 0 with iteration_time")
+    notes = []
+    if "duration" in table.columns:
+        differs = ~np.isclose(table.numbers("duration", cells.SECONDS), duration, rtol=1e-6, atol=1e-6)
+        if np.any(differs):
+            notes.append(
+                f"{int(differs.sum())} jobs have a duration other than total_iterations x iteration_time; "
+                "the product is used, as Blox does"
+            )
+    return Trace.from_columns(
+        file.path.name,
+        throughput,
+        notes=notes,
+        job_id=table.identifiers(),
+        arrival=table.numbers("arrival_time", cells.SECONDS),
+        total_steps=iterations,
+        duration=duration,
+        num_gpus=table.whole_numbers("num_gpus"),
+    )
+
+
+POSITIVE_ITERATION = "a finite number of seconds an iteration > 0"
+FORMAT = Format(name="blox", description="Blox (EuroSys 2024) job CSV", read=read, columns=COLUMNS)

@@ -1,1 +1,87 @@
-"""."""
+"""Scheduling as mathematical programs: expressions, objective and constraint blocks, policies."""
+
+from bloxopt.formulations.affine import Affine, Reciprocal
+from bloxopt.formulations.allocation import Allocation
+from bloxopt.formulations.constraints import (
+    Budget,
+    Capacity,
+    Constraint,
+    Deadlines,
+    Limit,
+    MinimumShare,
+    OneConfiguration,
+    PinRunning,
+    TenantQuota,
+    TimeShare,
+)
+from bloxopt.formulations.expressions import Expression, per_job
+from bloxopt.formulations.isolated_share import IsolatedShare
+from bloxopt.formulations.lexicographic import Lexicographic
+from bloxopt.formulations.measures import (
+    ColumnValue,
+    Cost,
+    EffectiveThroughput,
+    FinishTimeRatio,
+    GpusUsed,
+    NormalizedThroughput,
+    RemainingTime,
+    Restarts,
+    TimeFraction,
+)
+from bloxopt.formulations.objectives import MaxMin, MaxSum, MinMax, Objective, RestartPenalty, WeightedSum
+from bloxopt.formulations.order_keys import Arrival, AttainedService, OrderKey, ShortestRemaining
+from bloxopt.formulations.policy import Policy
+from bloxopt.formulations.priority import Priority
+from bloxopt.formulations.program import Program
+from bloxopt.formulations.session import Outcome, Session
+from bloxopt.formulations.space import AllocationSpace, ConfigurationCatalog
+from bloxopt.formulations.standard_form import StandardForm
+from bloxopt.formulations.water_filling import WaterFilling
+
+__all__ = [
+    "Affine",
+    "Allocation",
+    "AllocationSpace",
+    "Arrival",
+    "AttainedService",
+    "Budget",
+    "Capacity",
+    "ColumnValue",
+    "ConfigurationCatalog",
+    "Constraint",
+    "Cost",
+    "Deadlines",
+    "EffectiveThroughput",
+    "Expression",
+    "FinishTimeRatio",
+    "GpusUsed",
+    "IsolatedShare",
+    "Lexicographic",
+    "Limit",
+    "MaxMin",
+    "MaxSum",
+    "MinMax",
+    "MinimumShare",
+    "NormalizedThroughput",
+    "Objective",
+    "OneConfiguration",
+    "OrderKey",
+    "Outcome",
+    "PinRunning",
+    "Policy",
+    "Priority",
+    "Program",
+    "Reciprocal",
+    "RemainingTime",
+    "RestartPenalty",
+    "Restarts",
+    "Session",
+    "ShortestRemaining",
+    "StandardForm",
+    "TenantQuota",
+    "TimeFraction",
+    "TimeShare",
+    "WaterFilling",
+    "WeightedSum",
+    "per_job",
+]

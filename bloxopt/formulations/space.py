@@ -34,8 +34,8 @@ class ConfigurationCatalog:
         types = cluster.gpu_types
         self.requested_rate = checked_rates(oracle, table, types, table.num_gpus)
         job, counts = _gpu_counts(table)
-        rigid = len(job) == len(table)
-        rates = self.requested_rate if rigid else checked_rates(oracle, table.take(job), types, counts)
+        self.rigid = np.array_equal(counts, table.num_gpus) and len(job) == len(table)
+        rates = self.requested_rate if self.rigid else checked_rates(oracle, table.take(job), types, counts)
         row, kind = np.nonzero((rates > 0) & (counts[:, None] <= cluster.capacity[None, :]))
         self.gpu_type: IntArray = kind.astype(np.int64)
         self.num_gpus: IntArray = counts[row]
@@ -52,7 +52,19 @@ class ConfigurationCatalog:
     @cached_property
     def best_requested_rate(self) -> FloatArray:
         """Steps/s of each job on its fastest GPU type at the GPU count it asks for, shape (jobs,)."""
-        return self.requested_rate.max(axis=1, initial=0.0)
+        best: FloatArray = self.requested_rate.max(axis=1, initial=0.0)
+        return best
+
+    def rate_of(self, row: IntArray, gpu_type: IntArray, num_gpus: IntArray) -> FloatArray:
+        """Steps/s of jobs ``row`` on the given types and counts, all of which must be in the catalog."""
+        if self.rigid:
+            return np.asarray(self.requested_rate[row, gpu_type])
+        rates = np.empty(len(row))
+        for position, (job, kind, count) in enumerate(zip(row, gpu_type, num_gpus, strict=True)):
+            columns = slice(self.offsets[job], self.offsets[job + 1])
+            match = (self.gpu_type[columns] == kind) & (self.num_gpus[columns] == count)
+            rates[position] = self.rate[columns][match][0]
+        return rates
 
     def check_every_job_can_run(self) -> None:
         """Raise :class:`TraceError` naming a job without any configuration."""
@@ -263,7 +275,8 @@ class AllocationSpace:
     @cached_property
     def isolated_rate(self) -> FloatArray:
         """Steps/s of each job on its isolated share."""
-        return np.multiply(self.isolated_share, self.requested_rate).sum(axis=1)
+        rate: FloatArray = np.multiply(self.isolated_share, self.requested_rate).sum(axis=1)
+        return rate
 
     @cached_property
     def remaining_steps(self) -> FloatArray:

@@ -1,0 +1,104 @@
+"""The level program: how far can all rows be raised together towards given levels, and what bounds them.
+
+``max θ`` with ``e_i(x) ≥ θ ℓ_i`` for the free rows, ``e_i(x) ≥ ℓ_i`` for the fixed ones, and all constraint
+blocks. Its prices λ on those rows give a *cut*: no x that satisfies the blocks has ``Σ λ_i e_i(x)`` above
+``reach``. Newton's method on such cuts solves programs whose levels depend on one number: the finish-time ratio
+(:mod:`~bloxopt.formulations.reciprocal`) and the water level (:mod:`~bloxopt.formulations.water_filling`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bloxopt.formulations.affine import Affine
+from bloxopt.formulations.session import Session, Solved
+from bloxopt.formulations.standard_form import StandardForm
+from bloxopt.formulations.sums import sum_by
+from bloxopt.jobs import BoolArray, FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class Cut:
+    """``Σ_i weight_i e_i(x) ≤ reach`` for every x that satisfies the constraint blocks (weight ≥ 0)."""
+
+    weight: FloatArray
+    reach: float
+
+
+@dataclass(frozen=True, eq=False)
+class LevelSolution:
+    """``theta`` reached by ``x`` and, from solvers with duals, the cut that proves it and row ``prices``."""
+
+    theta: float
+    theta_bound: float | None
+    x: FloatArray
+    cut: Cut | None
+    prices: FloatArray | None
+    solved: Solved
+
+
+class LevelProgram:
+    """Solves level programs over the same rows ``e`` for different levels."""
+
+    def __init__(self, session: Session, rows: Affine, name: str, *, duals: bool) -> None:
+        self.session = session
+        self.rows = rows
+        self.name = name
+        self.duals = duals
+        self._base = session.program()
+
+    def solve(self, levels: FloatArray, fixed: BoolArray | None = None) -> LevelSolution:
+        """Raise the free rows towards ``levels`` (rows,) while the ``fixed`` ones keep theirs."""
+        # Rows are divided by their level: steps/s differ by orders of magnitude between models.
+        scale = 1.0 / np.where(levels > 0, levels, 1.0)
+        free = np.ones(len(levels), bool) if fixed is None else ~fixed
+        program = self._base.copy()
+        program.block = program.unique_family(self.name)
+        rows = self.rows.scaled(scale)
+        theta = program.add_columns(1, *self._theta_bounds(rows, free))
+        target = levels * scale
+        coefficient = np.where(free, -target, 0.0)
+        first = program.num_rows
+        program.add_rows(rows.plus_column(int(theta[0]), coefficient), lower=np.where(free, 0.0, target))
+        solved = self.session.solve(program, Affine.one_column(int(theta[0])), duals=self.duals)
+        assert solved.result.x is not None
+        cut = None
+        duals = solved.result.row_duals
+        if duals is not None:
+            weight = np.maximum(duals[first:], 0.0) * scale
+            cut = Cut(weight, self._reach(solved.form, duals, first, weight))
+        return LevelSolution(
+            theta=float(solved.result.x[theta[0]]),
+            theta_bound=solved.utility_bound,
+            x=solved.x,
+            cut=cut,
+            prices=None if duals is None else -duals,
+            solved=solved,
+        )
+
+    def _theta_bounds(self, rows: Affine, free: BoolArray) -> tuple[float, float]:
+        low, high = rows.limits(exclusive=self.session.exclusive_time)
+        return min(0.0, float(low[free].min())), max(1.0, float(high[free].min()) * (1.0 + 1e-6))
+
+    def _reach(self, form: StandardForm, duals: FloatArray, first: int, weight: FloatArray) -> float:
+        """An upper bound on ``Σ weight_i e_i(x)`` over the blocks, valid however inexact the duals are.
+
+        Weak duality: with any prices of the right sign, ``Σ price·bound`` plus the best each column can
+        still add within its own bounds (Neumaier & Shcherbina, 2004).
+        """
+        price = -duals[:first]
+        price = np.where((price > 0) & ~np.isfinite(form.row_upper[:first]), 0.0, price)
+        price = np.where((price < 0) & ~np.isfinite(form.row_lower[:first]), 0.0, price)
+        bound = np.where(price > 0, form.row_upper[:first], form.row_lower[:first])
+        total = float(weight @ self.rows.constant) + float(price @ np.where(price == 0, 0.0, bound))
+        columns = form.num_columns - 1  # all but θ, which the blocks do not know
+        gain = sum_by(self.rows.column, self.rows.value * weight[self.rows.row], columns)
+        padded = np.zeros(form.num_rows)
+        padded[:first] = price
+        gain = gain - (form.matrix.T @ padded)[:columns]
+        lower, upper = form.lower[:columns], form.upper[:columns]
+        best = np.where(gain > 0, upper, lower)
+        # Unbounded columns of other blocks have no gain at an optimum; what is left of it is rounding.
+        return total + float(gain @ np.where(np.isfinite(best), best, 0.0))

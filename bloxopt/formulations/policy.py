@@ -1,0 +1,118 @@
+"""A policy: an objective, constraints and a solver; it turns an allocation space into an allocation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from bloxopt.errors import FormulationError
+from bloxopt.formulations.allocation import CHECK_TOLERANCE, Allocation
+from bloxopt.formulations.constraints import Capacity, Constraint, TimeShare
+from bloxopt.formulations.constraints.base import name_blocks
+from bloxopt.formulations.objectives import Objective, check_objective
+from bloxopt.formulations.repair import repaired
+from bloxopt.formulations.session import Outcome, Session
+from bloxopt.formulations.space import AllocationSpace
+from bloxopt.jobs import IntArray
+from bloxopt.solvers.base import Solver, SolverOptions, Termination
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Policy:
+    """What to optimise, subject to what, solved by which solver (a name of ``bloxopt solvers`` or a Solver).
+
+    ``constraints`` defaults to Capacity and TimeShare. A policy holds no state: one object may serve many
+    simulations and a live cluster at once. Raises :class:`~bloxopt.errors.FormulationError` for blocks that
+    are not what they should be.
+    """
+
+    objective: Objective
+    constraints: Sequence[Constraint] | None = None
+    solver: str | Solver = "auto"
+    options: SolverOptions = field(default_factory=SolverOptions)
+    name: str = "custom"
+    description: str = ""
+
+    def __post_init__(self) -> None:
+        check_objective(self.objective, f"policy {self.name!r}")
+        blocks = (Capacity(), TimeShare()) if self.constraints is None else tuple(self.constraints)
+        for block in blocks:
+            if not isinstance(block, Constraint):
+                hint = ": add parentheses" if isinstance(block, type) and issubclass(block, Constraint) else ""
+                raise FormulationError(f"policy {self.name!r}: {block!r} is not a constraint block{hint}")
+        name_blocks(blocks)
+        object.__setattr__(self, "constraints", blocks)
+
+    @property
+    def blocks(self) -> tuple[Constraint, ...]:
+        """The constraint blocks."""
+        return tuple(self.constraints or ())
+
+    @property
+    def progress_dependent(self) -> bool:
+        """True if jobs' progress alone changes the answer (attained service, deadlines …).
+
+        Others need to be solved again only when jobs or GPUs come and go.
+        """
+        return self.objective.progress_dependent or any(block.progress_dependent for block in self.blocks)
+
+    @property
+    def work_conserving(self) -> bool:
+        """True if GPUs that no job has a claim to may go to any; False if jobs must not overtake."""
+        return self.objective.work_conserving
+
+    def rank(self, space: AllocationSpace) -> IntArray | None:
+        """Active jobs in the order of a Priority objective, without building a program; None for others."""
+        return self.objective.rank(space)
+
+    def allocate(
+        self,
+        space: AllocationSpace,
+        solver: str | Solver | None = None,
+        options: SolverOptions | None = None,
+    ) -> Allocation:
+        """The best allocation for ``space``, checked against every block before it is returned.
+
+        ``solver`` and ``options`` override the policy's own; the time limit covers all its solves together.
+        Raises :class:`~bloxopt.errors.InfeasibleError` naming the blocks that conflict,
+        :class:`~bloxopt.errors.UnboundedError`, :class:`~bloxopt.errors.SolverError` where a limit left no
+        solution, and :class:`~bloxopt.errors.CheckError` for one that breaks a block.
+        """
+        started = time.perf_counter()
+        chosen = self.solver if solver is None else solver
+        if isinstance(chosen, str):
+            from bloxopt.solvers.registry import get_solver
+
+            chosen = get_solver(chosen)
+        named = name_blocks(self.blocks)
+        session = Session(space, named, chosen, options or self.options)
+        if space.num_columns:
+            outcome = self.objective.solve(session)
+        else:
+            outcome = Outcome(np.zeros(0), 0.0, 0.0, Termination.OPTIMAL, message="no job can run")
+        x = repaired(session, outcome.x, CHECK_TOLERANCE)
+        utility = self.objective.utility(space, x) if space.num_columns else 0.0
+        sign = -1.0 if self.objective.minimised else 1.0
+        allocation = Allocation(
+            space=space,
+            x=x,
+            objective=sign * (outcome.utility if utility is None else utility) + 0.0,
+            bound=None if outcome.bound is None else sign * outcome.bound + 0.0,
+            termination=outcome.termination,
+            solver=session.solver_name if session.num_solves else "none",
+            solve_seconds=session.solve_seconds,
+            build_seconds=0.0,
+            num_solves=session.num_solves,
+            constraints=named,
+            ranking=outcome.ranking,
+            levels=outcome.levels,
+            message=outcome.message,
+            program=outcome.program,
+            prices=outcome.prices,
+        )
+        allocation.check()
+        object.__setattr__(allocation, "build_seconds", time.perf_counter() - started - session.solve_seconds)
+        return allocation

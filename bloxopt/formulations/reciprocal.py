@@ -1,0 +1,115 @@
+"""Minimise the largest of ``offset_i + numerator_i / e_i(x)``: finish-time ratios, remaining times.
+
+A value ρ is reached if every ``e_i`` reaches the level ``ℓ_i(ρ) = numerator_i / (ρ − offset_i)``. Each level
+program gives an allocation, so an upper bound, and a cut ``Σ λ_i e_i ≤ reach``, so that no ρ with
+``Σ λ_i ℓ_i(ρ) > reach`` is possible: the root is a lower bound and the next guess (Newton's method with the exact
+curve in place of its tangent). With all offsets 0 the first program is already exact: the minimum makespan is one LP.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bloxopt.errors import SolverError
+from bloxopt.formulations.affine import Affine, Reciprocal
+from bloxopt.formulations.levels import Cut, LevelProgram, LevelSolution
+from bloxopt.formulations.session import Outcome, Session
+from bloxopt.jobs import FloatArray
+from bloxopt.solvers.base import Termination
+
+GAP = 1e-6
+"""Relative distance between the value and its proven bound at which the search stops."""
+_MOST_SOLVES = 40
+
+
+def minimise_largest(session: Session, rows: Reciprocal) -> Outcome:
+    """The allocation whose largest value is least, with a certified bound (utility = −value)."""
+    if not len(rows.offset):
+        # Nothing is left to do; any allocation within the blocks will serve.
+        program = session.program()
+        solved = session.solve(program, Affine.nothing())
+        return Outcome(solved.x, 0.0, 0.0, solved.result.termination, program)
+    level_program = LevelProgram(session, rows.base, "MinMax", duals=not session.program().is_mip)
+    guess = float(rows.at(_even_shares(session)).max())
+    lower, upper = -np.inf, np.inf
+    best: LevelSolution | None = None
+    best_guess = guess
+    for _ in range(_MOST_SOLVES):
+        solution = level_program.solve(rows.required(guess))
+        value = float(rows.at(solution.x).max())
+        if value < upper:
+            upper = value
+        if best is None or value <= upper:
+            best, best_guess = solution, guess
+        if solution.cut is not None:
+            lower = max(lower, least_value(rows, solution.cut))
+            following = lower
+        else:
+            if solution.theta_bound is not None and solution.theta_bound <= 1.0 + GAP:
+                lower = max(lower, guess * (1.0 - GAP))
+            following = upper
+        closed = upper - lower <= GAP * abs(upper)
+        if closed or session.out_of_time or not np.isfinite(following) or abs(following - guess) <= 1e-12 * abs(guess):
+            break
+        guess = following
+    assert best is not None
+    if not np.isfinite(upper):
+        stuck = rows.labels() if rows.labels else []
+        worst = int(np.argmax(rows.at(best.x)))
+        raise SolverError(
+            f"MinMax: job {stuck[worst] if len(stuck) else worst!r} gets no throughput in any allocation found, so its "
+            "value has no bound; relax the constraints or leave it out"
+        )
+    ending = best.solved.result.termination
+    if ending is Termination.OPTIMAL and upper - lower > 100 * GAP * abs(upper):
+        ending = Termination.FEASIBLE
+    return Outcome(
+        x=best.x,
+        utility=-upper,
+        bound=-lower if np.isfinite(lower) else None,
+        termination=ending,
+        program=best.solved.program,
+        prices=_prices(rows, best, best_guess),
+        levels=rows.base.at(best.x),
+        message=best.solved.result.message,
+    )
+
+
+def least_value(rows: Reciprocal, cut: Cut) -> float:
+    """The ρ at which ``Σ λ_i ℓ_i(ρ) = reach``: below it the levels ask for more than the cut allows.
+
+    Newton's method on ``1 / Σ λ_i ℓ_i(ρ) − 1 / reach``, which rises, is concave, and so is approached from
+    the left: whatever step it stops at is still a valid bound.
+    """
+    used = cut.weight > 1e-12 * max(1e-300, float(cut.weight.max(initial=0.0)))
+    mass = cut.weight[used] * rows.numerator[used]
+    offset = rows.offset[used]
+    if not len(mass) or cut.reach <= 0:
+        return np.inf if len(mass) else -np.inf
+    rho = float((offset + mass / cut.reach).max())
+    for _ in range(100):
+        share = mass / (rho - offset)
+        total = float(share.sum())
+        slope = float((share / (rho - offset)).sum())
+        step = total * (total - cut.reach) / (cut.reach * slope)
+        rho += max(0.0, step)
+        if step <= 1e-15 * abs(rho):
+            break
+    return rho
+
+
+def _prices(rows: Reciprocal, solution: LevelSolution, guess: float) -> FloatArray | None:
+    """Prices of the value rather than of θ: dρ = dθ / Σ λ_i |ℓ_i'(ρ)| at the optimum."""
+    if solution.prices is None or solution.cut is None:
+        return None
+    room = guess - rows.offset
+    steepness = float((solution.cut.weight * rows.numerator / np.maximum(room, 1e-300) ** 2).sum())
+    return solution.prices / steepness if steepness > 0 else None
+
+
+def _even_shares(session: Session) -> FloatArray:
+    """A rough allocation to start from: every job an even part of the GPUs, split over its columns."""
+    space = session.space
+    columns = np.maximum(np.bincount(space.job, minlength=space.num_jobs), 1)
+    even = float(space.capacity.sum()) / max(1, space.num_jobs) / space.num_gpus
+    return np.asarray(np.minimum(1.0, even) / columns[space.job], dtype=np.float64)

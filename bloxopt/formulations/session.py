@@ -1,0 +1,168 @@
+"""One allocation in progress: the blocks built once, every solve counted, timed and its ending interpreted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bloxopt.errors import SolverError, UnboundedError
+from bloxopt.formulations.affine import Affine
+from bloxopt.formulations.constraints.base import Constraint
+from bloxopt.formulations.diagnosis import infeasibility
+from bloxopt.formulations.dual import with_duals
+from bloxopt.formulations.program import Program
+from bloxopt.formulations.space import AllocationSpace
+from bloxopt.formulations.standard_form import StandardForm
+from bloxopt.jobs import FloatArray, IntArray
+from bloxopt.solvers.base import Solver, SolverOptions, SolverResult, Termination
+
+if TYPE_CHECKING:
+    from bloxopt.formulations.objectives import Objective
+
+
+@dataclass(frozen=True, eq=False)
+class Solved:
+    """A program, its neutral form and a result that has a solution."""
+
+    program: Program
+    form: StandardForm
+    result: SolverResult
+
+    @property
+    def x(self) -> FloatArray:
+        """Time shares of the space's columns, clipped to [0, 1]."""
+        assert self.result.x is not None
+        return np.clip(self.result.x[: self.program.space.num_columns], 0.0, 1.0)
+
+    @property
+    def utility(self) -> float:
+        """Value of what was maximised."""
+        assert self.result.objective is not None
+        return -self.result.objective
+
+    @property
+    def utility_bound(self) -> float | None:
+        """Proven upper bound on the utility."""
+        return None if self.result.bound is None else -self.result.bound
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What an objective found: the point, and how good it is proven to be.
+
+    ``utility`` and ``bound`` (an upper bound, None if unknown) are in the sense of maximisation. ``prices``
+    (rows of ``program``) is the change of the utility per unit of each row's active bound. ``ranking`` is the
+    order of jobs of a priority objective, ``levels`` what each job was guaranteed by a level objective.
+    """
+
+    x: FloatArray
+    utility: float
+    bound: float | None
+    termination: Termination
+    program: Program | None = None
+    prices: FloatArray | None = None
+    ranking: IntArray | None = None
+    levels: FloatArray | None = None
+    message: str = ""
+
+
+class Session:
+    """The space, named blocks and solver of one call of ``Policy.allocate``."""
+
+    def __init__(
+        self,
+        space: AllocationSpace,
+        constraints: Mapping[str, Constraint],
+        solver: Solver,
+        options: SolverOptions,
+    ) -> None:
+        self.space = space
+        self.constraints = constraints
+        self.solver = solver
+        self.options = options
+        self.num_solves = 0
+        self.solve_seconds = 0.0
+        self.solver_name = solver.name
+        self._started = time.perf_counter()
+        self._base = Program(space)
+        for name, block in constraints.items():
+            self._base.block = name
+            block.build(space, self._base)
+        self._base.block = "program"
+
+    @property
+    def exclusive_time(self) -> bool:
+        """True if a job's time shares add up to at most 1 under these blocks."""
+        return any(block.exclusive_time for block in self.constraints.values())
+
+    def program(self) -> Program:
+        """A fresh program with the rows of the constraint blocks."""
+        return self._base.copy()
+
+    def hold(self, objective: Objective, outcome: Outcome, tolerance: float) -> None:
+        """Keep what ``objective`` found, within ``tolerance``, in every program from here on."""
+        objective.hold(self, self._base, outcome, tolerance)
+        self._base.block = "program"
+
+    @property
+    def out_of_time(self) -> bool:
+        """True once the time limit, which covers all solves of an allocation together, has passed."""
+        limit = self.options.time_limit
+        return limit is not None and time.perf_counter() - self._started >= limit
+
+    def solve(self, program: Program, utility: Affine, *, duals: bool = False) -> Solved:
+        """Maximise one row over the program.
+
+        ``duals`` asks for row prices even of solvers that give none (a second solve, of the dual program).
+        Raises :class:`~bloxopt.errors.InfeasibleError` naming blocks, ``UnboundedError`` and ``SolverError``.
+        """
+        form = program.compile(utility)
+        result = self._run(form)
+        ending = result.termination
+        if ending is Termination.INFEASIBLE:
+            raise infeasibility(self._base, lambda diagnosis: self._run(diagnosis), result.solver)
+        if ending is Termination.UNBOUNDED:
+            raise UnboundedError(
+                f"solver {result.solver!r}: the objective grows without limit: bound the columns that blocks add, "
+                "or limit what it measures"
+            )
+        if result.x is None or not np.all(np.isfinite(result.x)):
+            raise SolverError(
+                f"solver {result.solver!r} ended with {ending.value} and no solution"
+                f"{': ' + result.message if result.message else ''}; raise the time limit or choose another solver"
+            )
+        if result.objective is None:
+            result = replace(result, objective=form.objective(result.x))
+        if duals and result.row_duals is None and not form.is_mip:
+            result = with_duals(form, result, self._run)
+        return Solved(program, form, result)
+
+    def _run(self, form: StandardForm) -> SolverResult:
+        options = self.options
+        if options.time_limit is not None:
+            left = options.time_limit - (time.perf_counter() - self._started)
+            options = replace(options, time_limit=max(left, 1e-3))
+        started = time.perf_counter()
+        result = self.solver.solve(form, options)
+        self.solve_seconds += time.perf_counter() - started
+        self.num_solves += 1
+        self.solver_name = result.solver or self.solver.name
+        return result
+
+
+def outcome_of(solved: Solved) -> Outcome:
+    """The outcome of an objective that is one program."""
+    duals = solved.result.row_duals
+    return Outcome(
+        x=solved.x,
+        utility=solved.utility,
+        bound=solved.utility_bound,
+        termination=solved.result.termination,
+        program=solved.program,
+        prices=None if duals is None else -duals,
+        message=solved.result.message,
+    )

@@ -1,0 +1,147 @@
+"""Lexicographic max-min fairness, exactly and without a mixed-integer program.
+
+The smallest value is made as large as possible, then the next smallest, and so on. Each stage finds the highest
+water level t such that every free job reaches ``min(t, u_i)``, u_i being the most it can use; then jobs full at u_i,
+and jobs whose row has a price (complementary slackness: no allocation gives them more), keep that level from
+then on. A stage starts from a t that is too high and comes down by Newton's method on the cuts of the level
+program, whose piecewise-linear roots are found by sorting.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bloxopt.errors import FormulationError
+from bloxopt.formulations.affine import Affine
+from bloxopt.formulations.expressions import ExpressionLike, build_affine
+from bloxopt.formulations.levels import Cut, LevelProgram, LevelSolution
+from bloxopt.formulations.objectives import Objective
+from bloxopt.formulations.program import Program
+from bloxopt.formulations.session import Outcome, Session, outcome_of
+from bloxopt.formulations.space import AllocationSpace
+from bloxopt.jobs import BoolArray, FloatArray
+from bloxopt.solvers.base import Termination
+
+_REACHED = 1e-7
+"""A level counts as reached when θ is within this of 1; solvers promise no more."""
+_HELD_BELOW = 1e-7
+"""Fixed levels are asked for with this much relative slack, so that rounding cannot make them impossible."""
+
+
+@dataclass(frozen=True, eq=False)
+class WaterFilling(Objective):
+    """Leximin of an affine expression: raise the smallest value, then the next smallest, and so on.
+
+    The reported value is the smallest; ``Allocation.levels`` has every job's. Needs a program without
+    integer columns. Source: Gavel (OSDI 2020, §4.3), whose water filling solves a MIP per step.
+    """
+
+    expression: ExpressionLike
+    curvature = "staged"
+
+    def utility(self, space: AllocationSpace, x: FloatArray) -> float:
+        rows = self._rows(space)
+        return float(rows.at(x).min()) if rows.num_rows else 0.0
+
+    def solve(self, session: Session) -> Outcome:
+        rows = self._rows(session.space)
+        if session.program().is_mip:
+            raise FormulationError(
+                "WaterFilling cannot be combined with constraints that make columns integer (OneConfiguration): use "
+                "MaxMin, or TimeShare instead"
+            )
+        if not rows.num_rows:
+            program = session.program()
+            return outcome_of(session.solve(program, Affine.nothing()))
+        return _fill(session, rows)
+
+    def hold(self, session: Session, program: Program, outcome: Outcome, tolerance: float) -> None:
+        rows = self._rows(session.space)
+        program.block = program.unique_family("WaterFilling")
+        assert outcome.levels is not None
+        program.add_rows(rows, lower=outcome.levels - tolerance * np.maximum(np.abs(outcome.levels), 1e-9))
+
+    def _rows(self, space: AllocationSpace) -> Affine:
+        return build_affine(self.expression, space, "WaterFilling").only_counted()
+
+
+def _fill(session: Session, rows: Affine) -> Outcome:
+    cap = np.maximum(rows.limits(exclusive=session.exclusive_time)[1], 0.0)
+    program = LevelProgram(session, rows, "WaterFilling", duals=True)
+    fixed = cap <= 0.0
+    level = np.where(fixed, 0.0, cap)
+    cuts: list[Cut] = []
+    lowest: LevelSolution | None = None
+    solution: LevelSolution | None = None
+    complete = True
+    while not fixed.all() and complete:
+        height = float(cap[~fixed].max())
+        for cut in cuts:
+            height = min(height, highest_level(cut, cap, level, fixed))
+        while True:
+            target = np.where(fixed, level * (1.0 - _HELD_BELOW), np.minimum(height, cap))
+            solution = program.solve(target, fixed)
+            assert solution.cut is not None
+            cuts.append(solution.cut)
+            lower = highest_level(solution.cut, cap, level, fixed)
+            if solution.theta >= 1.0 - _REACHED or not lower < height * (1.0 - 1e-9):
+                break
+            height = lower
+            if session.out_of_time:
+                complete = False
+                break
+        lowest = lowest or solution
+        full = ~fixed & (cap <= height * (1.0 + 1e-9))
+        level[full] = cap[full]
+        held = ~fixed & ~full & _saturated(solution, target, fixed)
+        level[held] = height
+        fixed |= full | held
+        complete = complete and not (session.out_of_time and not fixed.all())
+    if solution is None or lowest is None:
+        solved = session.solve(session.program(), Affine.nothing())
+        return outcome_of(solved)
+    reached = rows.at(solution.x)
+    ending = solution.solved.result.termination
+    smallest = float(reached.min())
+    return Outcome(
+        x=solution.x,
+        utility=smallest,
+        bound=max(smallest, float(level.min())),
+        termination=ending if complete else Termination.FEASIBLE,
+        program=lowest.solved.program,
+        prices=lowest.prices,
+        levels=reached,
+        message=solution.solved.result.message,
+    )
+
+
+def _saturated(solution: LevelSolution, target: FloatArray, fixed: BoolArray) -> BoolArray:
+    """Free rows that no allocation can raise at this water level: their price is not 0.
+
+    A price λ_i (of e_i relative to its level; they add up to 1) bounds what the row can still gain by the
+    solver's gap divided by λ_i, so prices far below the average prove nothing yet; such rows stay free for
+    another stage. The largest always counts, so that every stage makes progress.
+    """
+    assert solution.cut is not None
+    price = np.where(fixed, 0.0, solution.cut.weight * target)
+    clear: BoolArray = price >= min(1e-2 / max(1, int((~fixed).sum())), 0.5 * float(price.max()))
+    return clear
+
+
+def highest_level(cut: Cut, cap: FloatArray, level: FloatArray, fixed: BoolArray) -> float:
+    """The largest t with ``Σ_free λ_i min(t, u_i) + Σ_fixed λ_i ℓ_i ≤ reach``; +inf if no t breaks the cut."""
+    weight, room = cut.weight[~fixed], cut.reach - float(cut.weight[fixed] @ level[fixed])
+    most = cap[~fixed]
+    if float(weight @ most) <= room or not weight.any():
+        return np.inf
+    order = np.argsort(most)
+    weight, most = weight[order], most[order]
+    # At t = most[k] rows up to k are full and the others take t each.
+    full = np.cumsum(weight * most)
+    rest = float(weight.sum()) - np.cumsum(weight)
+    k = int(np.searchsorted(full + rest * most, room, side="left"))
+    below = float(full[k - 1]) if k else 0.0
+    remaining = float(weight[k:].sum())
+    return max(0.0, (room - below) / remaining)

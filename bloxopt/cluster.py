@@ -105,10 +105,11 @@ class Cluster:
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ClusterError(f"{path}: not valid TOML: {error}") from error
         extra = set(document) - {"node"}
-        if extra or not isinstance(document.get("node"), list):
+        tables = document.get("node")
+        if extra or not isinstance(tables, list) or not all(isinstance(row, dict) for row in tables):
             found = f"; unknown key {sorted(extra)[0]!r}" if extra else ""
             raise ClusterError(f"{path}: expected [[node]] tables{found}")
-        return cls._from_rows(path, [(f"node {i + 1}", row) for i, row in enumerate(document["node"])])
+        return cls._from_rows(path, [(f"node {i + 1}", row) for i, row in enumerate(tables)])
 
     @classmethod
     def from_csv(cls, path: str | Path) -> Cluster:

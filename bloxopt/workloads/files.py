@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import tarfile
 import zlib
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ class TraceFile:
         Raises :class:`~bloxopt.errors.TraceError` where there is nothing readable.
         """
         path = Path(path)
-        archive = next((parent for parent in path.parents if parent.is_file()), None)
+        archive = next((parent for parent in path.parents if os.path.isfile(parent)), None)
         data = _decompressed(path, _read(archive or path))
         if archive is not None:
             data = _member(archive, path.relative_to(archive).as_posix(), data)

@@ -55,4 +55,4 @@ def _is_only_a_name(text: str | Path) -> bool:
     """Whether this can only be meant as a registered name: no such file, and not written like a path."""
     path = Path(text)
     separators = {os.sep, os.altsep or os.sep}
-    return not path.exists() and not path.suffix and not any(mark in str(text) for mark in separators)
+    return not os.path.exists(path) and not path.suffix and not any(mark in str(text) for mark in separators)

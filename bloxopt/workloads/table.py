@@ -26,6 +26,9 @@ POSITIVE = "a finite number > 0"
 NOT_NEGATIVE = "a finite number >= 0"
 GPUS = f"a whole number of GPUs from 1 to {MAX_GPUS}"
 
+LARGEST = 1e18
+"""Largest number in a trace (seconds, steps): products of two stay finite, and time never gets near."""
+
 _MISSING = ("", None)
 
 
@@ -131,6 +134,7 @@ class Table:
             values[missing] = default
             good |= missing
         self.fail(~good, field, wanted)
+        self.fail((values > LARGEST) & np.isfinite(values), field, f"at most {LARGEST:g}")
         return values
 
     def whole_numbers(self, field: str, wanted: str = GPUS, default: IntArray | None = None) -> IntArray:

@@ -1,0 +1,45 @@
+"""The command line: ``bloxopt simulate``, ``compare``, ``plot``, ``generate`` and the listings."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from bloxopt.errors import BloxoptError
+
+INTERRUPTED = 130
+
+
+def main() -> None:
+    """Run the command line and exit: 0 for success, 2 for bad input or usage, 130 for Ctrl-C."""
+    sys.exit(run())
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """The exit code of one command line; errors are one line on stderr, never a traceback."""
+    import typer
+
+    from bloxopt.cli.app import app
+
+    usage_error: type[Exception] = typer.BadParameter.__mro__[1]
+    try:
+        code = app(args=None if arguments is None else list(arguments), prog_name="bloxopt", standalone_mode=False)
+        sys.stdout.flush()
+    except BloxoptError as error:
+        return _fail(str(error))
+    except usage_error as error:
+        return _fail(f"{error.format_message()} (see bloxopt --help)")  # type: ignore[attr-defined]
+    except (KeyboardInterrupt, typer.Abort):
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader, such as `head`, has seen enough; Python must not fail again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return code if isinstance(code, int) else 0
+
+
+def _fail(message: str) -> int:
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    return 2

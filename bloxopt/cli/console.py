@@ -1,0 +1,111 @@
+"""What the commands print: tables and JSON on stdout, progress and notes on stderr."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from bloxopt.simulation.simulate import ProgressUpdate
+
+_PIPED_WIDTH = 10_000
+"""A pipe has no width: lines are as long as their content."""
+
+
+class Advance(Protocol):
+    """Moves a progress bar to ``done`` of ``total`` and shows a note beside it."""
+
+    def __call__(self, done: int, total: int, note: str = "") -> None: ...
+
+
+def note(message: str) -> None:
+    """A message for people, on stderr."""
+    print(message, file=sys.stderr)
+
+
+def print_json(document: Any) -> None:
+    """Strictly valid JSON on stdout."""
+    from bloxopt.experiments.files import json_text
+
+    sys.stdout.write(json_text(document))
+
+
+def print_table(
+    rows: Sequence[Mapping[str, Any]],
+    title: str = "",
+    columns: Iterable[str] | None = None,
+    numeric: Iterable[str] = (),
+) -> None:
+    """Rows as a table; ``numeric`` columns are aligned right. Nothing is cut off when stdout is not a terminal."""
+    names = list(columns) if columns is not None else list(rows[0]) if rows else []
+    right = set(numeric)
+    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in names:
+        table.add_column(name.replace("_", " "), justify="right" if name in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(_cell(row.get(name)) for name in names))
+    _stdout().print(table)
+
+
+def print_pairs(pairs: Iterable[tuple[str, str]], title: str = "") -> None:
+    """Two columns without a heading: a name and its value."""
+    table = Table(title=title or None, title_justify="left", box=None, show_header=False, pad_edge=False)
+    table.add_column()
+    table.add_column(justify="right")
+    for name, value in pairs:
+        table.add_row(name, value)
+    _stdout().print(table)
+
+
+@contextmanager
+def progress_bar(what: str, unit: str) -> Iterator[Advance]:
+    """A bar on stderr while it is a terminal, nothing otherwise."""
+    if not sys.stderr.isatty():
+        yield lambda done, total, note="": None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(unit),
+        TextColumn("{task.fields[note]}"),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    with bar:
+        task = bar.add_task(what, total=None, note="")
+        yield lambda done, total, note="": bar.update(task, completed=done, total=total, note=note)
+
+
+@contextmanager
+def simulation_progress() -> Iterator[Any]:
+    """The ``progress`` callback of a simulation, shown as a bar over finished jobs."""
+    with progress_bar("simulating", "jobs finished") as advance:
+
+        def update(state: ProgressUpdate) -> None:
+            advance(state.finished_jobs, state.total_jobs, f"{state.now / 3600:,.1f} h simulated")
+
+        yield update
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (list, tuple)):
+        return "; ".join(str(entry) for entry in value)
+    return str(value)
+
+
+def _stdout() -> Console:
+    return Console(file=sys.stdout, width=None if sys.stdout.isatty() else _PIPED_WIDTH, highlight=False, markup=False)

@@ -1,0 +1,184 @@
+"""Reading experiments: TOML and command-line values into a checked ``Experiment``, errors by key."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from bloxopt.errors import ConfigError
+from bloxopt.experiments.config import Experiment
+from bloxopt.experiments.files import reason
+
+_MAIN_KEYS = {
+    "trace": ("name", "path", "format", "throughput"),
+    "cluster": ("nodes", "path"),
+    "policy": ("name", "options"),
+    "solver": ("name",),
+}
+"""Tables that a string may stand for, and the keys that such a string replaces."""
+
+_PATHS = (("trace", "path"), ("trace", "throughput"), ("generate", "throughput"), ("cluster", "path"))
+
+Labels = Callable[[str], str]
+"""From a dotted key to how a message names it: ``experiment.toml: policy.name`` or ``--policy``."""
+
+
+def load_experiment(
+    path: str | Path, overrides: Mapping[str, Any] | None = None, labels: Mapping[str, str] | None = None
+) -> Experiment:
+    """The experiment of a TOML file, some of its values replaced.
+
+    ``overrides`` maps dotted keys (``simulation.round_seconds``), or the tables that a string may
+    stand for (``policy``), to values; ``labels`` says how messages name these. Paths in the file are
+    relative to it. Raises :class:`~bloxopt.errors.ConfigError` naming file, key and value.
+    """
+    path = Path(path)
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: no such experiment file") from error
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {reason(error)}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not an experiment file: not UTF-8 text") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from error
+    document = _absolute(_expanded(document), path.absolute().parent)
+    known = dict(labels or {})
+    return make_experiment(document, overrides, lambda key: known.get(key, f"{path}: {key}"))
+
+
+def make_experiment(
+    document: Mapping[str, Any], overrides: Mapping[str, Any] | None = None, label: Labels = str
+) -> Experiment:
+    """An experiment from plain tables; paths are relative to the current folder. See :func:`load_experiment`."""
+    tables = _expanded(deepcopy(dict(document)))
+    for key, value in (overrides or {}).items():
+        _override(tables, key, value)
+    try:
+        return Experiment.model_validate(_absolute(tables, Path.cwd()))
+    except ValidationError as error:
+        problems = error.errors()
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise ConfigError(_message(problems[0], label) + more) from error
+
+
+def parse_value(text: str) -> Any:
+    """A value as TOML writes it, or the text itself where it is no TOML value (``fifo`` for ``"fifo"``)."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _expanded(document: dict[str, Any]) -> dict[str, Any]:
+    """Strings that stand for tables written out: ``policy = "fifo"`` becomes ``[policy] name = "fifo"``."""
+    return {
+        key: _main_values(key, value) if key in _MAIN_KEYS and isinstance(value, str) else value
+        for key, value in document.items()
+    }
+
+
+def _main_values(table: str, text: str) -> dict[str, Any]:
+    if table == "cluster":
+        return {"path" if _is_cluster_path(text) else "nodes": text}
+    if table == "trace":
+        return {"path" if _is_trace_path(text) else "name": text}
+    return {"name": text}
+
+
+def _is_trace_path(text: str) -> bool:
+    """Registered names win; anything else that is a file, or looks like one, is a path."""
+    from bloxopt.workloads import TRACES
+
+    return text not in TRACES and ("/" in text or bool(Path(text).suffix) or Path(text).exists())
+
+
+def _is_cluster_path(text: str) -> bool:
+    return Path(text).suffix.lower() in (".toml", ".csv")
+
+
+def labels_of(key: str, label: str) -> dict[str, str]:
+    """The keys that an override of ``key`` sets, each with the label that messages name it by."""
+    return {key: label, **{f"{key}.{entry}": label for entry in _MAIN_KEYS.get(key, ())}}
+
+
+def _override(tables: dict[str, Any], key: str, value: Any) -> None:
+    *parents, last = key.split(".")
+    if not parents and last in _MAIN_KEYS and isinstance(value, str):
+        if last == "trace":
+            tables.pop("generate", None)
+        table = tables.get(last)
+        if isinstance(table, dict) and table.get("name") == value:
+            return
+        kept = {name: entry for name, entry in table.items() if name not in _MAIN_KEYS[last]} if table else {}
+        tables[last] = kept | _main_values(last, value)
+        return
+    for parent in parents:
+        tables = tables.setdefault(parent, {})
+        if not isinstance(tables, dict):
+            raise ConfigError(f"{key}: {parent} is a value, not a table")
+    tables[last] = value
+
+
+def _absolute(tables: dict[str, Any], base: Path) -> dict[str, Any]:
+    for table, key in _PATHS:
+        entries = tables.get(table)
+        if isinstance(entries, dict) and isinstance(entries.get(key), str):
+            tables[table] = {**entries, key: str(base / entries[key])}
+    listed = tables.get("compare")
+    if isinstance(listed, dict):
+        for key, is_path in (("traces", _is_trace_path), ("clusters", _is_cluster_path)):
+            if isinstance(listed.get(key), list):
+                listed = {
+                    **listed,
+                    key: [str(base / v) if isinstance(v, str) and is_path(v) else v for v in listed[key]],
+                }
+        tables["compare"] = listed
+    return tables
+
+
+def _message(problem: ErrorDetails, label: Labels) -> str:
+    """One line: where, the value, what is wrong with it, what to do."""
+    parts = [str(part) for part in problem["loc"] if not _is_union_branch(part)]
+    where = label(".".join(parts)) if parts else label("experiment")
+    kind, value = problem["type"], problem["input"]
+    if kind == "extra_forbidden":
+        known = _keys(parts[:-1])
+        close = difflib.get_close_matches(parts[-1], known, n=1, cutoff=0.5)
+        hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
+        return f"{where}: unknown key; {hint}"
+    if kind == "missing":
+        return f"{where}: missing"
+    if kind in ("model_type", "dict_type") and not isinstance(value, dict):
+        return f"{where}: is {value!r}, must be a table"
+    cause = problem.get("ctx", {}).get("error")
+    if cause is not None:
+        return f"{where}: {cause}"
+    text = problem["msg"].replace("Input should be", "must be").replace("Value error, ", "")
+    return f"{where}: is {value!r}, {text[0].lower()}{text[1:]}"
+
+
+def _is_union_branch(part: Any) -> bool:
+    """Pydantic names the branch of a union (``str``, ``list[str]``) in the place of an error."""
+    return isinstance(part, str) and (part in ("str", "int", "float") or "[" in part)
+
+
+def _keys(path: list[str]) -> list[str]:
+    """The keys of the table at ``path``."""
+    model: Any = Experiment
+    for part in path:
+        field = model.model_fields.get(part)
+        if field is None:
+            continue
+        choices = (field.annotation, *get_args(field.annotation))
+        choices += tuple(inner for choice in choices for inner in get_args(choice))
+        model = next(entry for entry in choices if isinstance(entry, type) and issubclass(entry, BaseModel))
+    return list(model.model_fields)

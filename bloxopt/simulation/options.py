@@ -28,6 +28,9 @@ class SimulationOptions:
     - ``placement``: how a gang gets its nodes (see ``bloxopt.placement``).
     - ``restart_cost``: seconds without progress when a job starts again after a preemption, a move or a
       failure; None takes each job's own ``restart_cost``.
+    - ``solver``: used where neither the caller nor the policy names one. Which of many optimal
+      allocations is found depends on it: Gavel's interior-point solver gives the middle of the optimal
+      face, a simplex solver one of its corners.
     """
 
     round_seconds: float = 360.0
@@ -38,6 +41,7 @@ class SimulationOptions:
     selector_options: Mapping[str, Any] = field(default_factory=dict)
     placement: str = "consolidated"
     restart_cost: float | None = None
+    solver: str = "auto"
 
     def __post_init__(self) -> None:
         def fail(name: str, wanted: str) -> None:
@@ -86,6 +90,7 @@ GAVEL = SimulationOptions(
     selector_options={"type_order": ["v100", "p100", "k80"], "fill_each_type": True, "shuffle_seed": 5},
     placement="first_fit",
     restart_cost=0.0,
+    solver="cvxpy:clarabel",
 )
 """Gavel's simulator (OSDI 2020): whole steps, rounds end with their last job, plans at least 1920 s apart."""
 

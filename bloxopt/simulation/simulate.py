@@ -61,8 +61,9 @@ def simulate(
     """Run every job of ``trace`` on ``cluster`` under ``policy`` and return what happened.
 
     ``trace``, ``cluster`` and ``policy`` are objects, names or paths. ``solver`` overrides the policy's
-    (see ``bloxopt solvers``). ``preset`` names a set of semantics (``default``, ``gavel``, ``blox``) that
-    ``options`` replaces as a whole and ``placement``, ``round_seconds`` (s) and ``selector`` change one by
+    (see ``bloxopt solvers``), ``options.solver`` only ``auto``. ``preset`` names a set of semantics
+    (``default``, ``gavel``, ``blox``) that ``options`` replaces as a whole and ``placement``,
+    ``round_seconds`` (s) and ``selector`` change one by
     one. ``throughput`` replaces the trace's own (an oracle, function, table or path). ``seed`` drives
     random failures and, where they have a seed, solvers. ``failures`` is a
     :class:`~bloxopt.simulation.failures.RandomFailures` or outages. ``max_rounds`` ends early.
@@ -84,6 +85,8 @@ def simulate(
     if isinstance(selector, str):
         changes["selector"] = selector
     chosen = chosen.with_(**changes)
+    if solver is None:
+        solver = chosen.solver if policy.solver == "auto" else None
     if solver is not None:
         from bloxopt.solvers.registry import get_solver
 

@@ -61,7 +61,7 @@ class BackEnd:
             raise InputError(f"warm_start must be {form.num_columns} finite numbers, one a column")
         reduced = reduce(form)
         if isinstance(reduced, Answer):
-            answer = reduced
+            answer = reduced if self.capabilities.duals else replace(reduced, row_duals=None)
         elif options.time_limit is not None and options.time_limit <= 0:
             answer = Answer(Termination.LIMIT_NO_SOLUTION, message="the time limit is 0 seconds")
         else:

@@ -36,9 +36,9 @@ def checked(form: StandardForm, answer: Answer, tolerance: Tolerance, mip_gap: f
     """The answer with x clipped into its bounds and integers rounded, or an ERROR that says what is wrong.
 
     A point that the solver calls optimal and that breaks a row becomes an ERROR; one it merely had at
-    hand at a limit becomes LIMIT_NO_SOLUTION. Optimality is checked against the duals of an LP and the
-    bound of a MIP, and withdrawn (FEASIBLE) if they do not support it; ``bound`` is None where a claimed
-    bound is refuted by x.
+    hand at a limit becomes LIMIT_NO_SOLUTION. Optimality is decided by the duals of an LP, whatever was
+    claimed, and checked against the bound of a MIP; without proof it becomes FEASIBLE. ``bound`` is None
+    where a claimed bound is refuted by x.
     """
     if answer.termination not in (Termination.OPTIMAL, Termination.FEASIBLE):
         return replace(answer, x=None, row_duals=None, bound=None)
@@ -71,8 +71,17 @@ def relative_row_violation(form: StandardForm, x: FloatArray) -> FloatArray:
     return relative
 
 
-def dual_bound(form: StandardForm, row_duals: FloatArray, x: FloatArray) -> tuple[float, FloatArray]:
-    """The lower bound on an LP's minimum that row duals (m,) prove, and those duals with impossible signs set to 0.
+@dataclass(frozen=True, eq=False)
+class DualBound:
+    """``bound`` proven by ``row_duals`` (m,); ``terms`` is the size of what cancels in it, which rounding scales with."""
+
+    bound: float
+    row_duals: FloatArray
+    terms: float
+
+
+def dual_bound(form: StandardForm, row_duals: FloatArray, x: FloatArray) -> DualBound:
+    """The lower bound on an LP's minimum that row duals (m,) prove; duals of an impossible sign count as 0.
 
     ``Σ_i y_i b_i + Σ_j d_j l_j or u_j`` with ``d = c − Aᵀy``, each term at the bound its sign points to.
     A column without that bound has the one its rows imply; where they imply none, or ``d_j`` is a
@@ -88,7 +97,7 @@ def dual_bound(form: StandardForm, row_duals: FloatArray, x: FloatArray) -> tupl
         implied = tightened(form)
         at = np.where(np.isfinite(at), at, np.where(reduced > 0, implied.lower, implied.upper))
     at = np.where(np.isfinite(at), at, x)
-    return float(y @ side + reduced @ at), y
+    return DualBound(float(y @ side + reduced @ at), y, float(terms @ np.maximum(1.0, np.abs(at))))
 
 
 def _checked_lp(form: StandardForm, answer: Answer, tolerance: Tolerance) -> Answer:
@@ -98,14 +107,13 @@ def _checked_lp(form: StandardForm, answer: Answer, tolerance: Tolerance) -> Ans
         return replace(answer, bound=value if answer.termination is Termination.OPTIMAL else answer.bound)
     if not np.all(np.isfinite(answer.row_duals)):
         return _withdrawn(answer, "the solver's duals are not finite")
-    bound, row_duals = dual_bound(form, answer.row_duals, answer.x)
-    dearest = float(np.max(np.abs(form.cost), initial=0.0))
-    scale = max(float(np.abs(form.cost) @ np.abs(answer.x)), abs(bound), 1e-3 * dearest)
-    proven = dearest == 0 or abs(value - bound) <= 10 * tolerance.objective * scale
-    if answer.termination is Termination.OPTIMAL and not proven:
-        return _withdrawn(answer, f"the solver claims optimality at {value:.9g}, its duals prove only {bound:.9g}")
+    proof = dual_bound(form, answer.row_duals, answer.x)
+    scale = max(float(np.abs(form.cost) @ np.abs(answer.x)), abs(proof.bound))
+    allowed = tolerance.objective * (10 * scale + 0.1 * proof.terms)
+    if abs(value - proof.bound) <= allowed or not form.cost.any():
+        return replace(answer, termination=Termination.OPTIMAL, row_duals=proof.row_duals, bound=value)
     if answer.termination is Termination.OPTIMAL:
-        return replace(answer, row_duals=row_duals, bound=value)
+        return _withdrawn(answer, f"the solver claims optimality at {value:.9g}, its duals prove only {proof.bound:.9g}")
     return replace(answer, row_duals=None, bound=_not_above(answer.bound, value, tolerance))
 
 

@@ -43,9 +43,10 @@ def _run(form: StandardForm, options: SolverOptions, warm_start: FloatArray | No
     status = str(solution.status)
     endings = {
         "Solved": Termination.OPTIMAL,
-        # Claims of reduced accuracy: the common check accepts or withdraws them.
-        "AlmostSolved": Termination.OPTIMAL,
-        "InsufficientProgress": Termination.OPTIMAL,
+        # Answers of reduced accuracy: the common check finds out whether their duals prove them optimal.
+        "AlmostSolved": Termination.FEASIBLE,
+        "InsufficientProgress": Termination.FEASIBLE,
+        "NumericalError": Termination.FEASIBLE,
         "PrimalInfeasible": Termination.INFEASIBLE,
         "DualInfeasible": Termination.UNBOUNDED,
         "MaxIterations": Termination.FEASIBLE,

@@ -51,7 +51,8 @@ def _solve(form: StandardForm, solver: str, chosen: dict[str, Any]) -> Answer:
         problem.solve(solver=solver, **chosen)
     endings = {
         cvxpy.OPTIMAL: Termination.OPTIMAL,
-        cvxpy.OPTIMAL_INACCURATE: Termination.OPTIMAL,
+        # The common check finds out whether the duals prove it optimal.
+        cvxpy.OPTIMAL_INACCURATE: Termination.FEASIBLE,
         cvxpy.INFEASIBLE: Termination.INFEASIBLE,
         cvxpy.UNBOUNDED: Termination.UNBOUNDED,
         cvxpy.settings.INFEASIBLE_OR_UNBOUNDED: Termination.UNBOUNDED,

@@ -25,6 +25,8 @@ CP_SAT_LARGEST_BOUND = 1e7
 CP_SAT_PRECISION = 1e-7
 """Relative precision CP-SAT scales fractional coefficients of a row to; its default is 1e-6."""
 
+INFINITE_OBJECTIVE = "value: -inf; invalid PrimalSolutionProto.objective_value"
+
 Prepare = Callable[[StandardForm, SolverOptions, Any], StandardForm]
 """Last changes to the program and to MathOpt's SolveParametersProto for one solver."""
 
@@ -99,17 +101,23 @@ def _solve(
         hint = model_parameters.solution_hints.add().variable_values
         hint.ids.extend(range(form.num_columns))
         hint.values.extend(warm_start.tolist())
-    result = mathopt.solve(
-        _model(form),
-        getattr(parameters_pb2, f"SOLVER_TYPE_{solver}"),
-        parameters_pb2.SolverInitializerProto(),
-        parameters,
-        model_parameters,
-        None,
-        callback_pb2.CallbackRegistrationProto(),
-        None,
-        None,
-    )
+    try:
+        result = mathopt.solve(
+            _model(form),
+            getattr(parameters_pb2, f"SOLVER_TYPE_{solver}"),
+            parameters_pb2.SolverInitializerProto(),
+            parameters,
+            model_parameters,
+            None,
+            callback_pb2.CallbackRegistrationProto(),
+            None,
+            None,
+        )
+    except Exception as error:
+        # SCIP gives some unbounded programs a point at infinity, which MathOpt will not hand over.
+        if INFINITE_OBJECTIVE in str(error):
+            return Answer(Termination.UNBOUNDED, message=str(error))
+        raise
     return _answer(form, result)
 
 
@@ -143,8 +151,8 @@ def _answer(form: StandardForm, result: Any) -> Answer:
 
     endings = {
         result_pb2.TERMINATION_REASON_OPTIMAL: Termination.OPTIMAL,
-        # The check against the duals decides whether an imprecise optimum is one.
-        result_pb2.TERMINATION_REASON_IMPRECISE: Termination.OPTIMAL,
+        # The common check finds out whether the duals prove it optimal.
+        result_pb2.TERMINATION_REASON_IMPRECISE: Termination.FEASIBLE,
         result_pb2.TERMINATION_REASON_INFEASIBLE: Termination.INFEASIBLE,
         result_pb2.TERMINATION_REASON_UNBOUNDED: Termination.UNBOUNDED,
         result_pb2.TERMINATION_REASON_INFEASIBLE_OR_UNBOUNDED: Termination.UNBOUNDED,

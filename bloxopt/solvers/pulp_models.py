@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import tempfile
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,14 @@ from bloxopt.solvers.backend import BackEnd
 from bloxopt.solvers.base import Capabilities, SolverOptions, Termination
 from bloxopt.solvers.highs_direct import highs_answer, highs_options, prepared_highspy
 from bloxopt.solvers.presolve import Answer
+
+
+@contextmanager
+def _without_announcements() -> Iterator[None]:
+    """PuLP 3 warns of what PuLP 4 drops; the package requires PuLP below 4."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield
 
 
 def _problem(form: StandardForm) -> tuple[Any, list[Any], list[Any]]:
@@ -71,13 +81,13 @@ def _row_duals(form: StandardForm, prices: FloatArray) -> FloatArray:
 def _cbc(form: StandardForm, options: SolverOptions, warm_start: FloatArray | None) -> Answer:
     import pulp
 
-    problem, columns, constraints = _problem(form)
+    with _without_announcements():
+        problem, columns, constraints = _problem(form)
     seeds = [] if options.seed is None else [f"randomSeed {options.seed}", f"randomCbcSeed {options.seed}"]
     if warm_start is not None:
         for column, value in zip(columns, warm_start.tolist(), strict=True):
             column.setInitialValue(value, check=False)
-    with tempfile.TemporaryDirectory(prefix="bloxopt-cbc-") as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # PuLP 3 announces PuLP 4
+    with tempfile.TemporaryDirectory(prefix="bloxopt-cbc-") as folder, _without_announcements():
         log = Path(folder) / "cbc.log"
         cbc = pulp.PULP_CBC_CMD(
             msg=False,
@@ -91,7 +101,7 @@ def _cbc(form: StandardForm, options: SolverOptions, warm_start: FloatArray | No
         cbc.tmpDir = folder
         problem.solve(cbc)
         text = log.read_text(errors="replace")
-    termination = _cbc_termination(problem, text)
+    termination = _cbc_termination(problem)
     if termination not in (Termination.OPTIMAL, Termination.FEASIBLE):
         return Answer(termination, message=f"CBC: {pulp.LpStatus[problem.status]}")
     x = np.array([column.varValue for column in columns], float)
@@ -107,15 +117,14 @@ def _cbc(form: StandardForm, options: SolverOptions, warm_start: FloatArray | No
     )
 
 
-def _cbc_termination(problem: Any, log: str) -> Termination:
+def _cbc_termination(problem: Any) -> Termination:
     import pulp
 
-    # Preprocessing says "infeasible or unbounded"; the common check tells which, unless the relaxation did.
-    ambiguous = "infeasible or unbounded" in log and "relaxation infeasible" not in log
     found_all = problem.sol_status == pulp.LpSolutionOptimal
     endings = {
         pulp.LpStatusOptimal: Termination.OPTIMAL if found_all else Termination.FEASIBLE,
-        pulp.LpStatusInfeasible: Termination.UNBOUNDED if ambiguous else Termination.INFEASIBLE,
+        # CBC's preprocessing calls some unbounded programs infeasible: the common check tells which it is.
+        pulp.LpStatusInfeasible: Termination.UNBOUNDED,
         pulp.LpStatusUnbounded: Termination.UNBOUNDED,
         pulp.LpStatusNotSolved: Termination.LIMIT_NO_SOLUTION,
     }
@@ -135,9 +144,10 @@ def _cbc_bound(log: str, termination: Termination, value: float, options: Solver
 def _highs(form: StandardForm, options: SolverOptions, warm_start: FloatArray | None) -> Answer:
     import pulp
 
-    problem, _, _ = _problem(form)
     prepared_highspy(options)
-    problem.solve(pulp.HiGHS(msg=False, **highs_options(form, options)))
+    with _without_announcements():
+        problem, _, _ = _problem(form)
+        problem.solve(pulp.HiGHS(msg=False, **highs_options(form, options)))
     # PuLP calls a program without a solution at the time limit solved, so HiGHS itself is asked.
     answer = highs_answer(form, problem.solverModel)
     if answer.row_duals is None:

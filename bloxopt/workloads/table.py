@@ -158,6 +158,10 @@ class Table:
         self.fail(bad, field, "non-empty printable text")
         return np.array(cells, dtype=object)
 
+    def free_text(self, field: str) -> TextArray:
+        """A column as it stands, empty cells included."""
+        return np.array([_as_text(cell) for cell in self.columns[field]], dtype=object)
+
     def identifiers(self, field: str = "job_id") -> TextArray:
         """A text column whose values are unique."""
         values = self.text(field)

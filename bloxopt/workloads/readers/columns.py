@@ -62,7 +62,9 @@ def trace_from_table(table: Table, name: str, throughput: ThroughputOracle | Non
         restart_cost=table.numbers("restart_cost", cells.SECONDS, default=0.0),
         cpus_per_gpu=table.numbers("cpus_per_gpu", cells.NOT_NEGATIVE, default=0.0),
         memory_gib_per_gpu=table.numbers("memory_gib_per_gpu", cells.NOT_NEGATIVE, default=0.0),
-        extra={column.removeprefix(EXTRA): table.text(column) for column in table.columns if column.startswith(EXTRA)},
+        extra={
+            column.removeprefix(EXTRA): table.free_text(column) for column in table.columns if column.startswith(EXTRA)
+        },
     )
 
 

@@ -11,6 +11,7 @@ import pytest
 from bloxopt.cluster import load_cluster
 from bloxopt.throughput import checked_rates
 from bloxopt.workloads import TRACES, list_traces, load_trace
+from bloxopt.workloads.shipped import data_path
 
 # name: jobs, sum of GPUs, sum of seconds (None: only steps), last arrival in seconds
 FACTS = {
@@ -178,6 +179,4 @@ def test_the_list_of_traces_has_a_row_for_each_with_source_and_licence() -> None
 def test_every_source_has_its_licence_text_beside_the_data() -> None:
     for name in TRACES:
         folder = TRACES.get(name).path.split("/")[0]
-        from bloxopt.workloads.shipped import data_path
-
         assert list(data_path(folder).glob("LICENSE*")), folder

@@ -45,12 +45,13 @@ def print_table(
     """Rows as a table; ``numeric`` columns are aligned right. Nothing is cut off when stdout is not a terminal."""
     names = list(columns) if columns is not None else list(rows[0]) if rows else []
     right = set(numeric)
-    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD if _is_terminal() else None)
+    table.pad_edge = False
     for name in names:
         table.add_column(name.replace("_", " "), justify="right" if name in right else "left", overflow="fold")
     for row in rows:
         table.add_row(*(_cell(row.get(name)) for name in names))
-    _stdout().print(table)
+    _print(table)
 
 
 def print_pairs(pairs: Iterable[tuple[str, str]], title: str = "") -> None:
@@ -60,12 +61,12 @@ def print_pairs(pairs: Iterable[tuple[str, str]], title: str = "") -> None:
     table.add_column(justify="right")
     for name, value in pairs:
         table.add_row(name, value)
-    _stdout().print(table)
+    _print(table)
 
 
 @contextmanager
 def progress_bar(what: str, unit: str) -> Iterator[Advance]:
-    """A bar on stderr while it is a terminal, nothing otherwise."""
+    """A bar on stderr while that is a terminal, nothing otherwise."""
     if not sys.stderr.isatty():
         yield lambda done, total, note="": None
         return
@@ -107,5 +108,16 @@ def _cell(value: Any) -> str:
     return str(value)
 
 
-def _stdout() -> Console:
-    return Console(file=sys.stdout, width=None if sys.stdout.isatty() else _PIPED_WIDTH, highlight=False, markup=False)
+def _is_terminal() -> bool:
+    return sys.stdout.isatty()
+
+
+def _print(table: Table) -> None:
+    """Fitted to a terminal; in a pipe every row is one line, without blanks at its end."""
+    if _is_terminal():
+        Console(highlight=False, markup=False).print(table)
+        return
+    console = Console(file=sys.stdout, width=_PIPED_WIDTH, highlight=False, markup=False)
+    with console.capture() as captured:
+        console.print(table)
+    sys.stdout.writelines(f"{line.rstrip()}\n" for line in captured.get().splitlines())

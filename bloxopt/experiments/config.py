@@ -151,7 +151,7 @@ class SolverSection(Section):
 
 
 class SimulationSection(Section):
-    """A preset, and the options (see ``SimulationOptions``) to change in it."""
+    """A preset, and the options (see ``SimulationOptions``) to change in it; its solver stands in ``[solver]``."""
 
     preset: PresetName = "default"
     seed: Seed = 0

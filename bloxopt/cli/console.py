@@ -26,6 +26,7 @@ class Advance(Protocol):
 
 def note(message: str) -> None:
     """A message for people, on stderr."""
+    sys.stdout.flush()
     print(message, file=sys.stderr)
 
 
@@ -45,23 +46,22 @@ def print_table(
     """Rows as a table; ``numeric`` columns are aligned right. Nothing is cut off when stdout is not a terminal."""
     names = list(columns) if columns is not None else list(rows[0]) if rows else []
     right = set(numeric)
-    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD if _is_terminal() else None)
-    table.pad_edge = False
+    table = Table(box=box.SIMPLE_HEAD if _is_terminal() else None, pad_edge=False)
     for name in names:
         table.add_column(name.replace("_", " "), justify="right" if name in right else "left", overflow="fold")
     for row in rows:
         table.add_row(*(_cell(row.get(name)) for name in names))
-    _print(table)
+    _print(table, title)
 
 
 def print_pairs(pairs: Iterable[tuple[str, str]], title: str = "") -> None:
     """Two columns without a heading: a name and its value."""
-    table = Table(title=title or None, title_justify="left", box=None, show_header=False, pad_edge=False)
+    table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column()
     table.add_column(justify="right")
     for name, value in pairs:
         table.add_row(name, value)
-    _print(table)
+    _print(table, title)
 
 
 @contextmanager
@@ -112,8 +112,10 @@ def _is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
-def _print(table: Table) -> None:
+def _print(table: Table, title: str) -> None:
     """Fitted to a terminal; in a pipe every row is one line, without blanks at its end."""
+    if title:
+        print(title)
     if _is_terminal():
         Console(highlight=False, markup=False).print(table)
         return

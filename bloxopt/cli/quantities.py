@@ -3,59 +3,51 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
-
-Show = Callable[[float], str]
-
-
-def _hours(seconds: float) -> str:
-    return f"{seconds / 3600:,.3f} h"
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds:,.2f} s"
-
-
-def _count(value: float) -> str:
-    return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
-
-
-def _ratio(value: float) -> str:
-    return f"{value:.3f}"
 
 
 class Quantity(NamedTuple):
-    """A key of ``summary()``, its name for people and how it is written."""
+    """A key of ``summary()``, its name for people, and how it is written: unit, factor into it, decimals."""
 
     key: str
     name: str
-    show: Show
+    unit: str = ""
+    factor: float = 1.0
+    decimals: int = 0
 
+    @property
+    def heading(self) -> str:
+        """Name and unit."""
+        return f"{self.name} ({self.unit})" if self.unit else self.name
+
+    def number(self, value: float, decimals: int | None = None) -> str:
+        """The value in the unit, without it."""
+        return f"{value * self.factor:,.{self.decimals if decimals is None else decimals}f}"
+
+
+_HOURS: Any = {"unit": "h", "factor": 1 / 3600, "decimals": 3}
+_SECONDS: Any = {"unit": "s", "decimals": 2}
 
 QUANTITIES = (
-    Quantity("jobs", "jobs", _count),
-    Quantity("finished", "finished", _count),
-    Quantity("average_jct", "average JCT", _hours),
-    Quantity("median_jct", "median JCT", _hours),
-    Quantity("p95_jct", "95th percentile JCT", _hours),
-    Quantity("p99_jct", "99th percentile JCT", _hours),
-    Quantity("makespan", "makespan", _hours),
-    Quantity("average_queueing_delay", "average queueing delay", _hours),
-    Quantity("worst_finish_time_ratio", "worst finish-time ratio", _ratio),
-    Quantity("utilisation", "GPU utilisation", _percent),
-    Quantity("preemptions", "preemptions", _count),
-    Quantity("restarts", "restarts", _count),
-    Quantity("rounds", "rounds", _count),
-    Quantity("plans", "plans", _count),
-    Quantity("solves", "programs solved", _count),
-    Quantity("solve_seconds", "time in the solver", _seconds),
-    Quantity("build_seconds", "time building programs", _seconds),
-    Quantity("wall_seconds", "time in all", _seconds),
+    Quantity("jobs", "jobs"),
+    Quantity("finished", "finished"),
+    Quantity("average_jct", "average JCT", **_HOURS),
+    Quantity("median_jct", "median JCT", **_HOURS),
+    Quantity("p95_jct", "95th percentile JCT", **_HOURS),
+    Quantity("p99_jct", "99th percentile JCT", **_HOURS),
+    Quantity("makespan", "makespan", **_HOURS),
+    Quantity("average_queueing_delay", "average queueing delay", **_HOURS),
+    Quantity("worst_finish_time_ratio", "worst finish-time ratio", decimals=3),
+    Quantity("utilisation", "GPU utilisation", "%", 100, 1),
+    Quantity("preemptions", "preemptions"),
+    Quantity("restarts", "restarts"),
+    Quantity("rounds", "rounds"),
+    Quantity("plans", "plans"),
+    Quantity("solves", "programs solved"),
+    Quantity("solve_seconds", "time in the solver", **_SECONDS),
+    Quantity("build_seconds", "time building programs", **_SECONDS),
+    Quantity("wall_seconds", "time in all", **_SECONDS),
 )
 
 COMPARED = (
@@ -74,7 +66,11 @@ COMPARED = (
 
 def shown_summary(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Name and value of every quantity of a summary."""
-    return [(q.name, "–" if summary[q.key] is None else q.show(summary[q.key])) for q in QUANTITIES if q.key in summary]
+    return [
+        (q.heading, "–" if _absent(summary[q.key]) else q.number(summary[q.key]))
+        for q in QUANTITIES
+        if q.key in summary
+    ]
 
 
 def shown_average(row: Mapping[str, Any]) -> dict[str, str]:
@@ -83,9 +79,11 @@ def shown_average(row: Mapping[str, Any]) -> dict[str, str]:
     for q in QUANTITIES:
         if q.key in COMPARED:
             mean, deviation = row.get(q.key), row.get(f"{q.key}_std")
-            cells[q.name] = "–" if _absent(mean) else q.show(float(mean or 0.0))
+            # A mean of counts need not be whole.
+            decimals = q.decimals if row["runs"] == 1 else max(q.decimals, 1)
+            cells[q.heading] = "–" if _absent(mean) else q.number(float(mean or 0.0), decimals)
             if not _absent(mean) and not _absent(deviation):
-                cells[q.name] += f" ± {q.show(float(deviation or 0.0))}"
+                cells[q.heading] += f" ± {q.number(float(deviation or 0.0), decimals)}"
     return cells
 
 

@@ -48,9 +48,6 @@ AXES: Mapping[str, tuple[str, str]] = {
 
 FAILED = "failed"
 
-_ALWAYS = ("policy", "solver", "seed")
-"""Columns (and parts of folder names) that every comparison has, so that it can grow by a value later."""
-
 _NOT_AVERAGED = ("policy", "solver")
 
 
@@ -90,14 +87,16 @@ def plan_runs(experiment: Experiment) -> list[Run]:
         overrides = {AXES[key][1]: value for key, value in zip(keys, combination, strict=True)}
         single = resolve(make_experiment(document, overrides))
         chosen = {AXES[key][0]: value for key, value in zip(keys, combination, strict=True)}
-        always = (single.policy.name, single.solver.name or "default", single.simulation.seed)
-        values = {**chosen, **dict(zip(_ALWAYS, always, strict=True))}
-        name = "_".join(
-            f"{column}-{_file_name(value)}" if column in ("seed", "load") else _file_name(value)
-            for column, value in values.items()
-        )
+        # Always there, so that a comparison can be resumed with a value more of any of them.
+        chosen |= {
+            "policy": single.policy.name,
+            "solver": single.solver.name or "default",
+            "seed": single.simulation.seed,
+        }
+        values = {column: chosen[column] for column, _ in AXES.values() if column in chosen}
+        name = "__".join(_file_name(column, value) for column, value in values.items())
         if name in runs:
-            name = f"{name}_{len(runs)}"
+            name = f"{name}__{len(runs)}"
         runs[name] = Run(name, values, single)
     return list(runs.values())
 
@@ -270,8 +269,10 @@ def _run_one(run: Run, folder: Path) -> Outcome:
     return Outcome(run, "finished", result.summary())
 
 
-def _file_name(value: object) -> str:
-    return re.sub(r"[^A-Za-z0-9.+-]+", "-", Path(str(value)).name if "/" in str(value) else str(value)).strip("-")
+def _file_name(column: str, value: object) -> str:
+    """``seed-0``, ``ortools-glop``; of a path its last part."""
+    text = re.sub(r"[^A-Za-z0-9._+-]+", "-", Path(str(value)).name).strip("-.")
+    return f"{column}-{text}" if isinstance(value, (int, float)) else text
 
 
 def _write_text(path: Path, text: str) -> None:

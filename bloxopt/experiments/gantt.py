@@ -65,7 +65,7 @@ def draw_gantt(result: SimulationResult, subtitle: str) -> Figure:
         )
         axes.tick_params(axis="y", length=0)
         axes.grid(visible=False, axis="y")
-        axes.set(xlabel="Time (hours)", ylabel="Node (GPU type), one lane per GPU")
+        axes.set(xlabel="Time (hours)", ylabel="Node (a lane per GPU)")
         heading = "Jobs by node" + (f" — {'; '.join(notes)}" if notes else "")
         axes.set_title(f"{heading}\n{subtitle}".strip())
         _label_bars(axes, bars, offset)

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 HOUR = 3600.0
 _MOST_POINTS = 1500
-"""Longer series are averaged over bins: more points than pixels only hide the shape."""
+_BINS = 400
+"""Longer series are averaged over so many bins: more points than pixels only hide the shape."""
 
 
 def plot_jct_cdf(results: Any, path: str | Path | None = None) -> Figure:
@@ -58,9 +59,10 @@ def plot_utilisation(results: Any, path: str | Path | None = None) -> Figure:
             if extremes is not None and len(lines) == 1:
                 low, high = extremes
                 axes.fill_between(time, low, high, step="post", alpha=0.2, linewidth=0, color=PALETTE[0], label="range")
+                label = f"mean over {(time[1] - time[0]):.2g} hours"
             axes.step(time, series, where="post", label=label, **line_style(index))
         axes.set(xlabel="Time (hours)", ylabel="GPUs in use (% of GPUs up)", ylim=(0, 103), xlim=(0, None))
-        _finish(axes, "GPU utilisation", lines)
+        _finish(axes, "GPU utilisation", lines, always_legend=bool(axes.collections))
     return _saved(drawing, path)
 
 
@@ -174,17 +176,22 @@ def _thinned(
     end = start[-1] + length[-1]
     if len(start) <= _MOST_POINTS:
         return np.append(start, end) / HOUR, np.append(values, values[-1]), None
-    edges = np.linspace(start[0], end, 401)
-    which = np.clip(np.searchsorted(edges, start, side="right") - 1, 0, 399)
-    weight = np.bincount(which, length, 400)
-    filled = weight > 0
-    mean = np.bincount(which, values * length, 400)[filled] / weight[filled]
-    low, high = np.full(400, np.inf), np.full(400, -np.inf)
-    np.minimum.at(low, which, values)
-    np.maximum.at(high, which, values)
-    time = np.append(edges[:-1][filled], end) / HOUR
-    mean, low, high = (np.append(series, series[-1]) for series in (mean, low[filled], high[filled]))
-    return time, mean, (low, high)
+    edges = np.linspace(start[0], end, _BINS + 1)
+    # The integral of the series at both ends of every round; between them it is linear.
+    knots = np.column_stack([start, start + length]).ravel()
+    area = np.cumsum(np.column_stack([np.zeros(len(start)), values * length]).ravel())
+    mean = np.diff(np.interp(edges, knots, area)) / np.diff(edges)
+    first = np.clip(np.searchsorted(edges, start, side="right") - 1, 0, _BINS - 1)
+    last = np.clip(np.searchsorted(edges, start + length, side="left") - 1, first, _BINS - 1)
+    low, high = np.full(_BINS, np.inf), np.full(_BINS, -np.inf)
+    for row in np.flatnonzero(last > first + 1):
+        low[first[row] : last[row]] = np.minimum(low[first[row] : last[row]], values[row])
+        high[first[row] : last[row]] = np.maximum(high[first[row] : last[row]], values[row])
+    for end_bin in (first, last):
+        np.minimum.at(low, end_bin, values)
+        np.maximum.at(high, end_bin, values)
+    mean, low, high = (np.append(series, series[-1]) for series in (mean, low, high))
+    return edges / HOUR, mean, (low, high)
 
 
 def _logarithmic_hours(axes: Axes) -> None:

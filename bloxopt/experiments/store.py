@@ -130,7 +130,7 @@ def differences(folder: Path, experiment: Mapping[str, Any], inputs: Mapping[str
     """What differs between the run stored in ``folder`` and this one: dotted keys, changed files, version."""
     stored = load_config(folder)
     found = [
-        f"{key} is {old!r} there and {new!r} here"
+        f"{key} is {_shown(old)} there and {_shown(new)} here"
         for key, old, new in _changed(_comparable(stored["experiment"] or {}), _comparable(experiment))
     ]
     found += [f"{name} has changed since" for name, old, new in _changed(stored["inputs"], dict(inputs)) if old and new]
@@ -138,6 +138,10 @@ def differences(folder: Path, experiment: Mapping[str, Any], inputs: Mapping[str
     if there != here:
         found.append(f"bloxopt is {there} there and {here} here")
     return found
+
+
+def _shown(value: Any) -> str:
+    return "unset" if value is None else repr(value)
 
 
 def _comparable(experiment: Mapping[str, Any]) -> dict[str, Any]:

@@ -80,6 +80,21 @@ def test_long_series_are_averaged_without_moving_the_mean(make_result):
     assert np.mean(series) == pytest.approx(25 * used.mean())
 
 
+def test_a_long_idle_round_stays_long_when_the_series_is_averaged(make_result):
+    seconds = np.full(2000, 60.0)
+    seconds[1000] = 120_000.0
+    used = np.full(2000, 4)
+    used[1000] = 0
+    rounds = pd.DataFrame(
+        {"time": np.append(0, np.cumsum(seconds)[:-1]), "seconds": seconds, "gpus_used": used, "gpus_up": 4}
+    )
+    base = make_result()
+    axes = _axes(plots.plot_utilisation(SimulationResult(base.jobs, rounds, base.placements, base.config)))
+    series = axes.get_lines()[0].get_ydata()[:-1]
+    assert np.mean(series) == pytest.approx(50, abs=0.1)
+    assert np.mean(series == 0) == pytest.approx(0.5, abs=0.01)
+
+
 def test_the_gantt_chart_has_a_lane_per_gpu_and_a_bar_per_spell(result):
     axes = _axes(plots.plot_gantt(result))
     (bars,) = axes.collections

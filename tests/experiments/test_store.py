@@ -183,7 +183,7 @@ def test_what_differs_from_a_stored_run_is_named_by_key(result, tmp_path):
     changed = {**EXPERIMENT, "simulation": {"seed": 4}, "solver": {"name": "highs"}}
     assert differences(folder, changed, inputs) == [
         "simulation.seed is 3 there and 4 here",
-        "solver.name is None there and 'highs' here",
+        "solver.name is unset there and 'highs' here",
     ]
     assert differences(folder, EXPERIMENT, {**inputs, "/b.csv": "3"}) == ["/b.csv has changed since"]
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from bloxopt.errors import SolverNotInstalledError
-from bloxopt.formulations.standard_form import StandardForm
 from bloxopt.jobs import FloatArray
+from bloxopt.solvers.backend import require_valid
 from bloxopt.solvers.base import Capabilities, SolverOptions, SolverResult, Termination
 from bloxopt.solvers.check import Tolerance
+
+if TYPE_CHECKING:
+    from bloxopt.formulations.standard_form import StandardForm
 
 LARGE_LP_ENTRIES = 2_000
 """Non-zeros from which the interior-point method wins over HiGHS's simplex: see benchmarks/solvers.py."""
@@ -46,6 +50,7 @@ class Automatic:
         """
         from bloxopt.solvers.registry import get_solver
 
+        require_valid(options)
         started = time.perf_counter()
         best: SolverResult | None = None
         failures = []

@@ -7,17 +7,20 @@ import importlib.util
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from bloxopt.errors import BloxoptError, InputError, SolverError, SolverNotInstalledError
-from bloxopt.formulations.standard_form import StandardForm
 from bloxopt.jobs import FloatArray
 from bloxopt.solvers.base import Capabilities, SolverOptions, SolverResult, Termination
 from bloxopt.solvers.check import Tolerance, checked
 from bloxopt.solvers.presolve import Answer, reduce
 
-Run = Callable[[StandardForm, SolverOptions, FloatArray | None], Answer]
+if TYPE_CHECKING:
+    from bloxopt.formulations.standard_form import StandardForm
+
+Run: TypeAlias = "Callable[[StandardForm, SolverOptions, FloatArray | None], Answer]"
 """Solves a cleaned program: canonical CSC, every row with an entry and a finite bound, no crossed bounds."""
 
 
@@ -56,7 +59,7 @@ class BackEnd:
         require_valid(options)
         self._require_capable(form)
         if not self._installed:
-            raise SolverNotInstalledError(self._not_installed(f"no module named {self.module!r}"))
+            raise SolverNotInstalledError(self._not_installed(self.module, "not found"))
         if warm_start is not None and (warm_start.shape != form.cost.shape or not np.isfinite(warm_start).all()):
             raise InputError(f"warm_start must be {form.num_columns} finite numbers, one a column")
         reduced = reduce(form)
@@ -66,7 +69,10 @@ class BackEnd:
             answer = Answer(Termination.LIMIT_NO_SOLUTION, message="the time limit is 0 seconds")
         else:
             start = reduced.reduce_start(warm_start) if self.capabilities.warm_start else None
-            answer = reduced.lift(self._run(reduced.form, options, start))
+            if reduced.ray:
+                answer = Answer(Termination.UNBOUNDED, message=reduced.ray)
+            else:
+                answer = reduced.lift(self._run(reduced.form, options, start))
             if answer.termination is Termination.UNBOUNDED:
                 answer = self._verified_unbounded(reduced.form, options, answer)
         return self._result(form, checked(form, answer, self.tolerance, options.mip_gap), started)
@@ -83,14 +89,16 @@ class BackEnd:
                 f"use one of {', '.join(_able('lp'))}"
             )
 
-    def _not_installed(self, reason: str) -> str:
-        return f"solver {self.name} needs the package {self.package!r} ({reason}): pip install {self.package}"
+    def _not_installed(self, module: str, reason: str) -> str:
+        root = module.partition(".")[0]
+        package = self.package if root == self.module else root
+        return f"solver {self.name} needs the package {package!r} ({reason}): pip install {package}"
 
     def _run(self, form: StandardForm, options: SolverOptions, start: FloatArray | None) -> Answer:
         try:
             return self.run(form, options, start)
         except ImportError as error:
-            raise SolverNotInstalledError(self._not_installed(str(error))) from error
+            raise SolverNotInstalledError(self._not_installed(error.name or self.module, str(error))) from error
         except BloxoptError:
             raise
         except Exception as error:  # a solver's own exception types are as many as solvers; all mean the same here
@@ -98,7 +106,8 @@ class BackEnd:
 
     def _verified_unbounded(self, form: StandardForm, options: SolverOptions, answer: Answer) -> Answer:
         """Tell unbounded from infeasible: a ray proves the former only where some point is feasible."""
-        feasibility = self._run(replace(form, cost=np.zeros(form.num_columns)), options, None)
+        free = replace(form, cost=np.zeros(form.num_columns))
+        feasibility = checked(free, self._run(free, options, None), self.tolerance, options.mip_gap)
         match feasibility.termination:
             case Termination.OPTIMAL | Termination.FEASIBLE:
                 return answer

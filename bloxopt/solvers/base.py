@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from bloxopt.formulations.standard_form import StandardForm
 from bloxopt.jobs import FloatArray
+
+if TYPE_CHECKING:
+    from bloxopt.formulations.standard_form import StandardForm
 
 
 class Termination(StrEnum):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from bloxopt.formulations.standard_form import StandardForm
 from bloxopt.jobs import FloatArray
+
+if TYPE_CHECKING:
+    from bloxopt.formulations.standard_form import StandardForm
 
 ROUNDS = 5
 ROUNDING = 1e-9

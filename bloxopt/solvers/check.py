@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bloxopt.formulations.standard_form import StandardForm
 from bloxopt.jobs import FloatArray
 from bloxopt.solvers.base import Termination
 from bloxopt.solvers.bounds import tightened
 from bloxopt.solvers.presolve import Answer
+
+if TYPE_CHECKING:
+    from bloxopt.formulations.standard_form import StandardForm
 
 DEFAULT_MIP_GAP = 1e-4
 """The largest relative gap that a back end's own default may leave in a MIP called optimal."""
@@ -73,7 +76,7 @@ def relative_row_violation(form: StandardForm, x: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, eq=False)
 class DualBound:
-    """``bound`` proven by ``row_duals`` (m,); ``terms`` is the size of what cancels in it, which rounding scales with."""
+    """``bound`` proven by ``row_duals`` (m,); rounding errors in it scale with ``terms``, the size of what cancels."""
 
     bound: float
     row_duals: FloatArray
@@ -84,8 +87,8 @@ def dual_bound(form: StandardForm, row_duals: FloatArray, x: FloatArray) -> Dual
     """The lower bound on an LP's minimum that row duals (m,) prove; duals of an impossible sign count as 0.
 
     ``Σ_i y_i b_i + Σ_j d_j l_j or u_j`` with ``d = c − Aᵀy``, each term at the bound its sign points to.
-    A column without that bound has the one its rows imply; where they imply none, or ``d_j`` is a
-    rounding error of its terms, it counts by its size in the answer x.
+    A column without that bound has the one its rows imply; where they imply none, the bound is −∞, unless
+    ``d_j`` is a rounding error of its terms and counts by the column's size in the answer x.
     """
     no_lower, no_upper = np.isneginf(form.row_lower), np.isposinf(form.row_upper)
     y = np.where((no_lower & (row_duals > 0)) | (no_upper & (row_duals < 0)), 0.0, row_duals)
@@ -93,9 +96,12 @@ def dual_bound(form: StandardForm, row_duals: FloatArray, x: FloatArray) -> Dual
     reduced = form.cost - form.matrix.T @ y
     terms = np.abs(form.cost) + abs(form.matrix).T @ np.abs(y)
     at = np.where(reduced > 0, form.lower, form.upper)
-    if np.any(~np.isfinite(at) & (np.abs(reduced) > DUAL_ROUNDING * terms)):
+    large = np.abs(reduced) > DUAL_ROUNDING * np.maximum(terms, np.max(np.abs(form.cost), initial=0.0))
+    if np.any(~np.isfinite(at) & large):
         implied = tightened(form)
         at = np.where(np.isfinite(at), at, np.where(reduced > 0, implied.lower, implied.upper))
+        if np.any(~np.isfinite(at) & large):
+            return DualBound(-np.inf, y, 0.0)
     at = np.where(np.isfinite(at), at, x)
     return DualBound(float(y @ side + reduced @ at), y, float(terms @ np.maximum(1.0, np.abs(at))))
 
@@ -113,7 +119,9 @@ def _checked_lp(form: StandardForm, answer: Answer, tolerance: Tolerance) -> Ans
     if abs(value - proof.bound) <= allowed or not form.cost.any():
         return replace(answer, termination=Termination.OPTIMAL, row_duals=proof.row_duals, bound=value)
     if answer.termination is Termination.OPTIMAL:
-        return _withdrawn(answer, f"the solver claims optimality at {value:.9g}, its duals prove only {proof.bound:.9g}")
+        return _withdrawn(
+            answer, f"the solver claims optimality at {value:.9g}, its duals prove only {proof.bound:.9g}"
+        )
     return replace(answer, row_duals=None, bound=_not_above(answer.bound, value, tolerance))
 
 
@@ -124,7 +132,9 @@ def _checked_mip(form: StandardForm, answer: Answer, tolerance: Tolerance, mip_g
     if answer.termination is not Termination.OPTIMAL:
         return replace(answer, bound=bound)
     if bound is None:
-        return _withdrawn(answer, "the solver's bound on the optimum is missing or above its own answer")
+        return _withdrawn(
+            replace(answer, bound=None), "the solver's bound on the optimum is missing or above its own answer"
+        )
     allowed = max(DEFAULT_MIP_GAP if mip_gap is None else mip_gap, tolerance.objective)
     terms = float(np.abs(form.cost) @ np.abs(answer.x))
     if value - bound > allowed * abs(value) + tolerance.objective * max(terms, abs(bound)) + 1e-9:

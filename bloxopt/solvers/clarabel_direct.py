@@ -7,16 +7,19 @@ The program already is the conic form that CVXPY compiles to, so nothing is left
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.sparse import csc_matrix
 
-from bloxopt.formulations.standard_form import StandardForm
 from bloxopt.jobs import FloatArray
 from bloxopt.solvers.backend import BackEnd
 from bloxopt.solvers.base import Capabilities, SolverOptions, Termination
 from bloxopt.solvers.conic import one_sided
 from bloxopt.solvers.presolve import Answer
+
+if TYPE_CHECKING:
+    from bloxopt.formulations.standard_form import StandardForm
 
 RELATIVE_GAP = 1e-9
 

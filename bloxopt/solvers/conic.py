@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.sparse import csr_array, eye_array, vstack
 
-from bloxopt.formulations.standard_form import StandardForm
 from bloxopt.jobs import BoolArray, FloatArray
 from bloxopt.solvers.presolve import implied_upper_bounds
+
+if TYPE_CHECKING:
+    from bloxopt.formulations.standard_form import StandardForm
 
 
 @dataclass(frozen=True, eq=False)

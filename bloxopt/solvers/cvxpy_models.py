@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bloxopt.formulations.standard_form import StandardForm
 from bloxopt.jobs import FloatArray
 from bloxopt.solvers.backend import BackEnd
 from bloxopt.solvers.base import Capabilities, SolverOptions, Termination
@@ -16,6 +15,9 @@ from bloxopt.solvers.check import Tolerance
 from bloxopt.solvers.conic import one_sided
 from bloxopt.solvers.highs_direct import highs_options, prepared_highspy
 from bloxopt.solvers.presolve import Answer
+
+if TYPE_CHECKING:
+    from bloxopt.formulations.standard_form import StandardForm
 
 SCS_TOLERANCE = 1e-7
 SCS_ITERATIONS = 200_000

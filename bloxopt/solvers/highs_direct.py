@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import sys
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bloxopt.formulations.standard_form import StandardForm
 from bloxopt.jobs import FloatArray
 from bloxopt.solvers.backend import BackEnd
 from bloxopt.solvers.base import Capabilities, SolverOptions, Termination
 from bloxopt.solvers.presolve import Answer
+
+if TYPE_CHECKING:
+    from bloxopt.formulations.standard_form import StandardForm
 
 INTERIOR_POINT_FROM = 3000
 """Rows from which an LP goes to the interior-point method with crossover: see benchmarks/solvers.py."""

@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from bloxopt.errors import SolverError
-from bloxopt.formulations.standard_form import StandardForm
 from bloxopt.jobs import FloatArray
 from bloxopt.solvers.backend import BackEnd
 from bloxopt.solvers.base import Capabilities, SolverOptions, Termination
 from bloxopt.solvers.bounds import tightened
 from bloxopt.solvers.check import Tolerance
 from bloxopt.solvers.presolve import Answer
+
+if TYPE_CHECKING:
+    from bloxopt.formulations.standard_form import StandardForm
 
 PDLP_TOLERANCE = 1e-8
 """Relative optimality that PDLP is asked for; its default of 1e-6 leaves rows violated by as much."""
@@ -27,7 +29,7 @@ CP_SAT_PRECISION = 1e-7
 
 INFINITE_OBJECTIVE = "value: -inf; invalid PrimalSolutionProto.objective_value"
 
-Prepare = Callable[[StandardForm, SolverOptions, Any], StandardForm]
+Prepare: TypeAlias = "Callable[[StandardForm, SolverOptions, Any], StandardForm]"
 """Last changes to the program and to MathOpt's SolveParametersProto for one solver."""
 
 

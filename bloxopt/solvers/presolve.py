@@ -7,15 +7,18 @@ counts as infinite, coefficients below 1e-9 (HiGHS drops them). All of that is s
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csc_array
 
 from bloxopt.errors import SolverError
-from bloxopt.formulations.standard_form import StandardForm
 from bloxopt.jobs import BoolArray, FloatArray
 from bloxopt.solvers.base import Termination
+
+if TYPE_CHECKING:
+    from bloxopt.formulations.standard_form import StandardForm
 
 INFINITE_BOUND = 1e20
 """A bound of this size or more is no bound: the convention of HiGHS and SCIP, applied to all back ends."""
@@ -55,18 +58,22 @@ class Reduced:
     row_scale: FloatArray
     column_scale: FloatArray
     cost_scale: float
+    offset: float = 0.0
+    """Cost of the columns without entries, which are fixed where they are best."""
+    ray: str = ""
+    """Says which column without entries can lower the cost for ever, if one can: then only feasibility is open."""
 
     def lift(self, answer: Answer) -> Answer:
         """The answer in terms of the original rows and columns."""
         row_duals = None
-        if answer.row_duals is not None:
+        if _has_length(answer.row_duals, len(self.rows)):
             row_duals = np.zeros(self.num_rows)
             row_duals[self.rows] = answer.row_duals * self.row_scale / self.cost_scale
         return replace(
             answer,
-            x=None if answer.x is None else answer.x * self.column_scale,
+            x=answer.x * self.column_scale if _has_length(answer.x, len(self.column_scale)) else None,
             row_duals=row_duals,
-            bound=None if answer.bound is None else answer.bound / self.cost_scale,
+            bound=None if answer.bound is None else answer.bound / self.cost_scale + self.offset,
         )
 
     def reduce_start(self, x: FloatArray | None) -> FloatArray | None:
@@ -105,16 +112,23 @@ def reduce(form: StandardForm) -> Reduced | Answer:
     if not len(rows) or not form.num_columns:
         return _separable(form, lower, upper)
 
+    alone = np.diff(matrix.indptr) == 0
+    best = _best_alone(form.cost, lower, upper)
+    endless = alone & ~np.isfinite(best)
+    settled = np.where(endless, np.clip(0.0, lower, upper), best)
     reduced = replace(
         form,
+        cost=np.where(alone, 0.0, form.cost),
         matrix=matrix,
         row_lower=row_lower[kept],
         row_upper=row_upper[kept],
-        lower=lower,
-        upper=upper,
+        lower=np.where(alone, settled, lower),
+        upper=np.where(alone, settled, upper),
         constant=0.0,
     )
-    return _scaled(reduced, rows, form.num_rows)
+    scaled = _scaled(reduced, rows, form.num_rows)
+    offset = float(form.cost[alone] @ settled[alone])
+    return replace(scaled, offset=offset, ray=_ray(form.cost, endless) if endless.any() else "")
 
 
 def _require_numbers(form: StandardForm) -> None:
@@ -151,12 +165,24 @@ def _infeasible(message: str) -> Answer:
 def _separable(form: StandardForm, lower: FloatArray, upper: FloatArray) -> Answer:
     """The optimum of a program whose rows bind nothing: each column at the bound its cost points to."""
     cost = form.cost
-    free = np.clip(0.0, lower, upper)
-    x = np.where(cost > 0, lower, np.where(cost < 0, upper, free))
+    x = _best_alone(cost, lower, upper)
     if not np.isfinite(x).all():
-        at = int(np.argmax(~np.isfinite(x)))
-        return Answer(Termination.UNBOUNDED, message=f"column {at} has cost {cost[at]:g} and no bound on that side")
+        return Answer(Termination.UNBOUNDED, message=_ray(cost, ~np.isfinite(x)))
     return Answer(Termination.OPTIMAL, x, row_duals=np.zeros(form.num_rows), bound=float(cost @ x))
+
+
+def _best_alone(cost: FloatArray, lower: FloatArray, upper: FloatArray) -> FloatArray:
+    """Where each column (n,) is best if no row holds it: at the bound its cost points to, near 0 without a cost."""
+    return np.where(cost > 0, lower, np.where(cost < 0, upper, np.clip(0.0, lower, upper)))
+
+
+def _ray(cost: FloatArray, endless: BoolArray) -> str:
+    at = int(np.argmax(endless))
+    return f"column {at} has cost {cost[at]:g}, no entries in any row and no bound on that side"
+
+
+def _has_length(values: FloatArray | None, length: int) -> TypeGuard[FloatArray]:
+    return values is not None and values.shape == (length,)
 
 
 def _scaled(form: StandardForm, rows: npt.NDArray[np.intp], num_rows: int) -> Reduced:

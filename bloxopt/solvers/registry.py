@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from bloxopt.formulations.standard_form import StandardForm
 from bloxopt.jobs import FloatArray
 from bloxopt.registry import Registry
 from bloxopt.solvers.base import Capabilities, Solver, SolverOptions, SolverResult
 from bloxopt.solvers.check import Tolerance
+
+if TYPE_CHECKING:
+    from bloxopt.formulations.standard_form import StandardForm
 
 SOLVERS = Registry(
     "solver",

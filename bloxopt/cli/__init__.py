@@ -26,6 +26,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     try:
         code = app(args=None if arguments is None else list(arguments), prog_name="bloxopt", standalone_mode=False)
         sys.stdout.flush()
+        # Typer itself turns Ctrl-C into this exit code, or, in older versions, into Abort.
+        if code == INTERRUPTED:
+            raise KeyboardInterrupt
     except BloxoptError as error:
         return _fail(str(error))
     except usage_error as error:

@@ -94,7 +94,7 @@ def build_experiment(file: Path | None, settings: list[str] | None, /, **values:
         labels |= labels_of(key.strip(), f"--set {key.strip()}")
     if file is not None:
         return load_experiment(file, overrides, labels)
-    return make_experiment({}, overrides, lambda key: labels.get(key, key))
+    return make_experiment({}, overrides, labels)
 
 
 def split_list(text: str | None) -> list[Any] | None:

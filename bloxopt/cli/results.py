@@ -74,7 +74,8 @@ def generate(
         "seed": seed,
     }
     given = {key: value for key, value in table.items() if value is not None}
-    experiment = make_experiment({"generate": given}, label=lambda key: f"--{key.split('.')[-1].replace('_', '-')}")
+    labels = {f"generate.{key}": f"--{key.replace('_', '-')}" for key in table}
+    experiment = make_experiment({"generate": given}, labels={**labels, "generate": "generate"})
     trace = generated_trace(experiment)
     trace.write(file)
     console.note(f"{len(trace):,} jobs in {file}")

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from bloxopt.simulation.result import SimulationResult
 
 HOUR = 3600.0
+_LEGEND_CHARACTERS = 110
+"""What fits into one row of the legend."""
 _MOST_POINTS = 1500
 _BINS = 400
 """Longer series are averaged over so many bins: more points than pixels only hide the shape."""
@@ -208,7 +210,7 @@ def _logarithmic_hours(axes: Axes) -> None:
 
 
 def _finish(axes: Axes, title: str, lines: Mapping[str, list[SimulationResult]], always_legend: bool = False) -> None:
-    """Title with what all lines have in common, and the legend below the axes when it is long."""
+    """Title with what all lines have in common, and the legend."""
     results = [result for group in lines.values() for result in group]
     common = [
         str(values.pop())
@@ -217,12 +219,12 @@ def _finish(axes: Axes, title: str, lines: Mapping[str, list[SimulationResult]],
     ]
     axes.set_title("\n".join([title, " · ".join(_shortened(name) for name in common)]).strip())
     if always_legend or len(lines) > 1:
+        # Below the axes: nothing it could cover is as bad as a hidden line.
         drawing: Any = axes.figure
-        if len(axes.get_lines()) <= 4:
-            axes.legend(loc="best")
-        else:
-            drawing.legend(loc="outside lower center", ncols=2)
-            drawing.set_figheight(4.5 + 0.12 * len(lines))
+        labels = [str(text) for text in axes.get_legend_handles_labels()[1]]
+        columns = max(1, min(len(labels), _LEGEND_CHARACTERS // (max(map(len, labels)) + 8)))
+        drawing.legend(loc="outside lower center", ncols=columns)
+        drawing.set_figheight(4.5 + 0.2 * -(-len(labels) // columns))
 
 
 def _shortened(text: str, most: int = 48) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, get_args
@@ -25,9 +25,6 @@ _MAIN_KEYS = {
 """Tables that a string may stand for, and the keys that such a string replaces."""
 
 _PATHS = (("trace", "path"), ("trace", "throughput"), ("generate", "throughput"), ("cluster", "path"))
-
-Labels = Callable[[str], str]
-"""From a dotted key to how a message names it: ``experiment.toml: policy.name`` or ``--policy``."""
 
 
 def load_experiment(
@@ -51,14 +48,19 @@ def load_experiment(
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from error
     document = _absolute(_expanded(document), path.absolute().parent)
-    known = dict(labels or {})
-    return make_experiment(document, overrides, lambda key: known.get(key, f"{path}: {key}"))
+    return make_experiment(document, overrides, labels, f"{path}: ")
 
 
 def make_experiment(
-    document: Mapping[str, Any], overrides: Mapping[str, Any] | None = None, label: Labels = str
+    document: Mapping[str, Any],
+    overrides: Mapping[str, Any] | None = None,
+    labels: Mapping[str, str] | None = None,
+    prefix: str = "",
 ) -> Experiment:
-    """An experiment from plain tables; paths are relative to the current folder. See :func:`load_experiment`."""
+    """An experiment from plain tables; paths are relative to the current folder. See :func:`load_experiment`.
+
+    Messages name a key by its label, or else by ``prefix`` and the key itself.
+    """
     tables = _expanded(deepcopy(dict(document)))
     for key, value in (overrides or {}).items():
         _override(tables, key, value)
@@ -67,7 +69,11 @@ def make_experiment(
     except ValidationError as error:
         problems = error.errors()
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise ConfigError(_message(problems[0], label) + more) from error
+        key, text = _located(problems[0])
+        # The third value of a list is named by the option that gave the list.
+        listed = key.rstrip("0123456789").rstrip(".")
+        where = (labels or {}).get(key) or (labels or {}).get(listed) or prefix + key
+        raise ConfigError(f"{where}: {text}{more}") from error
 
 
 def parse_value(text: str) -> Any:
@@ -145,25 +151,27 @@ def _absolute(tables: dict[str, Any], base: Path) -> dict[str, Any]:
     return tables
 
 
-def _message(problem: ErrorDetails, label: Labels) -> str:
-    """One line: where, the value, what is wrong with it, what to do."""
+def _located(problem: ErrorDetails) -> tuple[str, str]:
+    """The dotted key, and in one line the value, what is wrong with it and what to do."""
     parts = [str(part) for part in problem["loc"] if not _is_union_branch(part)]
-    where = label(".".join(parts)) if parts else label("experiment")
+    return ".".join(parts) or "experiment", _description(problem, parts)
+
+
+def _description(problem: ErrorDetails, parts: list[str]) -> str:
     kind, value = problem["type"], problem["input"]
     if kind == "extra_forbidden":
         known = _keys(parts[:-1])
         close = difflib.get_close_matches(parts[-1], known, n=1, cutoff=0.5)
-        hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
-        return f"{where}: unknown key; {hint}"
+        return "unknown key; " + (f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}")
     if kind == "missing":
-        return f"{where}: missing"
+        return "missing"
     if kind in ("model_type", "dict_type") and not isinstance(value, dict):
-        return f"{where}: is {value!r}, must be a table"
+        return f"is {value!r}, must be a table"
     cause = problem.get("ctx", {}).get("error")
     if cause is not None:
-        return f"{where}: {cause}"
-    text = problem["msg"].replace("Input should be", "must be").replace("Value error, ", "")
-    return f"{where}: is {value!r}, {text[0].lower()}{text[1:]}"
+        return str(cause)
+    text = problem["msg"].replace("Input should be", "must be")
+    return f"is {value!r}, {text[0].lower()}{text[1:]}"
 
 
 def _is_union_branch(part: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -167,9 +168,14 @@ def generated_trace(experiment: Experiment) -> Trace:
 
 
 def _policy(experiment: Experiment) -> Policy:
-    from bloxopt.formulations.policies import get_policy
+    from bloxopt.formulations.policies import POLICIES, get_policy
 
-    policy: Policy = get_policy(experiment.policy.name, **experiment.policy.options)
+    name, options = experiment.policy.name, experiment.policy.options
+    try:
+        inspect.signature(POLICIES.get(name)).bind(**options)
+    except TypeError as error:
+        raise ConfigError(f"policy.options: policy {name!r}: {error}") from error
+    policy: Policy = get_policy(name, **options)
     return policy
 
 

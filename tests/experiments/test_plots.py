@@ -34,7 +34,7 @@ def test_the_jct_cdf_rises_to_the_share_of_jobs_that_finished(result):
 def test_several_results_are_labelled_by_what_differs_and_titled_by_what_does_not(make_result):
     figure = plots.plot_jct_cdf([make_result(policy="fifo"), make_result(policy="las")])
     axes = _axes(figure)
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == [
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
         "fifo (1 of 3 jobs unfinished)",
         "las (1 of 3 jobs unfinished)",
     ]

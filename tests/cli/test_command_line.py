@@ -1,0 +1,189 @@
+"""The command line in processes of its own: what a user sees, exit codes, stdout and stderr."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from bloxopt.cli import run
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def bloxopt(*arguments: str, cwd: Path | None = None, **options) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "bloxopt.cli", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+        cwd=cwd,
+        **options,
+    )
+
+
+def test_a_simulation_prints_its_summary_and_writes_its_folder(tmp_path):
+    ended = bloxopt(
+        *("simulate", "--trace", "gavel-15", "--cluster", "8xV100+16xP100+24xK80", "--policy", "max_min_fairness"),
+        *("--solver", "auto", "--preset", "gavel", "--seed", "0", "--output", "results/x"),
+        cwd=tmp_path,
+    )
+    assert ended.returncode == 0, ended.stderr
+    lines = ended.stdout.splitlines()
+    assert lines[0] == "gavel-15 · 8xV100+16xP100+24xK80 · max_min_fairness · auto"
+    summary = json.loads((tmp_path / "results/x/summary.json").read_text())
+    (shown,) = [line.split()[-1] for line in lines if line.startswith("average JCT")]
+    assert float(shown) == pytest.approx(summary["average_jct"] / 3600, abs=0.0006)
+    assert ended.stderr == "results in results/x\n"
+    names = {file.name for file in (tmp_path / "results/x").iterdir()}
+    assert {"jobs.parquet", "rounds.parquet", "placements.parquet", "config.json", "jct_cdf.png", "gantt.png"} <= names
+    assert len(pd.read_parquet(tmp_path / "results/x/jobs.parquet")) == 15
+
+
+def test_json_is_all_there_is_on_stdout(tmp_path):
+    ended = bloxopt(
+        "simulate", "--trace", "gavel-15", "--policy", "fifo", "--json", "-o", "x", "--no-plots", cwd=tmp_path
+    )
+    document = json.loads(ended.stdout)
+    assert document["summary"]["finished"] == 15
+    assert document["config"]["policy"] == "fifo"
+    assert document["experiment"]["trace"]["name"] == "gavel-15"
+    assert document["folder"] == "x"
+    assert not list((tmp_path / "x").glob("*.png"))
+
+
+def test_the_default_cluster_is_the_traces_own():
+    document = json.loads(bloxopt("simulate", "--trace", "tiresias-60", "--policy", "fifo", "--json").stdout)
+    assert document["config"]["cluster"] == "4x4xP100"
+
+
+def test_options_override_the_experiment_file(tmp_path):
+    (tmp_path / "e.toml").write_text('trace = "gavel-15"\npolicy = "fifo"\n[simulation]\nseed = 4\n')
+    ended = bloxopt("simulate", "e.toml", "--round-seconds", "60", "--set", "simulation.seed=9", "--json", cwd=tmp_path)
+    config = json.loads(ended.stdout)["config"]
+    assert (config["options"]["round_seconds"], config["seed"]) == (60, 9)
+
+
+@pytest.mark.parametrize("name", ["simulate", "what_if"])
+def test_the_examples_of_single_runs_work(name, tmp_path):
+    ended = bloxopt("simulate", str(EXAMPLES / f"{name}.toml"), "--json", cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    summary = json.loads(ended.stdout)["summary"]
+    assert summary["finished"] == summary["jobs"]
+    assert (tmp_path / "results" / name / "gantt.png").exists()
+
+
+@pytest.mark.parametrize(("name", "runs"), [("compare", 4), ("generated", 6)])
+def test_the_examples_of_comparisons_work(name, runs, tmp_path):
+    ended = bloxopt("compare", str(EXAMPLES / f"{name}.toml"), "--jobs", "2", cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    table = pd.read_csv(tmp_path / "results" / name / "comparison.csv", keep_default_na=False)
+    assert list(table["status"]) == ["finished"] * runs
+    assert (tmp_path / "results" / name / "jct_cdf.png").exists()
+    assert "max_min_fairness" in ended.stdout
+
+
+def test_there_are_no_other_examples():
+    assert {file.stem for file in EXAMPLES.glob("*.toml")} == {"simulate", "what_if", "compare", "generated"}
+
+
+def test_a_failing_run_is_shown_at_the_end_and_the_others_are_kept(tmp_path):
+    ended = bloxopt(
+        *("compare", "--trace", "tiresias-60", "--clusters", "4x4xP100,1x4xP100", "--policy", "fifo", "-o", "c"),
+        *("--jobs", "1", "--no-plots"),
+        cwd=tmp_path,
+    )
+    assert ended.returncode == 2
+    last = ended.stderr.splitlines()[-1]
+    assert last.startswith("error: 1x4xP100__fifo__default__seed-0: job ")
+    assert "failed" in ended.stdout.splitlines()[0]
+    assert (tmp_path / "c/4x4xP100__fifo__default__seed-0/summary.json").exists()
+
+
+def test_plots_of_results_and_comparisons_can_be_drawn_later(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    arguments = ["--trace", "gavel-15", "--no-plots"]
+    assert run(["simulate", *arguments, "--policy", "fifo", "-o", "a"]) == 0
+    assert run(["compare", *arguments, "--policies", "fifo,max_min_fairness", "--jobs", "1", "-o", "c"]) == 0
+    assert not list(tmp_path.rglob("*.png"))
+    capsys.readouterr()
+    assert run(["plot", "a", "--format", "svg", "--format", "png"]) == 0
+    written = capsys.readouterr().out.split()
+    assert len(written) == 8
+    assert all((tmp_path / name).stat().st_size > 1000 for name in written)
+    assert run(["plot", "c"]) == 0
+    assert capsys.readouterr().out.split() == ["c/jct_cdf.png", "c/utilisation.png", "c/queue_length.png"]
+    assert run(["plot", "a", "c/max_min_fairness__default__seed-0", "-o", "both"]) == 0
+    assert (tmp_path / "both/queue_length.png").exists()
+    assert run(["plot", "a", "c/max_min_fairness__default__seed-0"]) == 2
+    assert "several results: give --output" in capsys.readouterr().err
+
+
+def test_a_generated_trace_is_the_same_for_the_same_seed_and_can_be_simulated(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name, seed in (("a", "3"), ("b", "3"), ("c", "4")):
+        arguments = ["--num-jobs", "12", "--jobs-per-hour", "30", "--durations", "600", "--seed", seed]
+        assert run(["generate", f"{name}.csv", *arguments]) == 0
+    assert Path("a.csv").read_bytes() == Path("b.csv").read_bytes() != Path("c.csv").read_bytes()
+    assert capsys.readouterr().out == ""
+    assert run(["simulate", "--trace", "a.csv", "--cluster", "2x8xV100", "--policy", "fifo", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["summary"]["finished"] == 12
+
+
+def test_tables_in_a_pipe_are_not_cut(tmp_path):
+    ended = bloxopt("traces", env={**os.environ, "COLUMNS": "40"})
+    rows = ended.stdout.splitlines()
+    assert rows[0].split()[:3] == ["name", "jobs", "cluster"]
+    assert any("github.com/stanford-futuredata/gavel" in row and row.endswith("MIT") for row in rows)
+    assert len(rows) == 1 + len(json.loads(bloxopt("traces", "--json").stdout))
+
+
+def test_a_reader_that_stops_reading_gets_no_traceback():
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bloxopt.cli", "traces", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    process.stdout.close()
+    assert process.wait(timeout=60) == 1
+    assert process.stderr.read() == b""
+    process.stderr.close()
+
+
+@pytest.mark.parametrize("command", ["simulate", "compare"])
+def test_ctrl_c_ends_with_130_and_leaves_no_half_result(command, tmp_path):
+    arguments = ["--policies", "fifo,max_min_fairness", "-j", "2"] if command == "compare" else []
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bloxopt.cli", command, "--trace", "philly", *arguments, "-o", "x"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    time.sleep(4)
+    assert process.poll() is None
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert (out, err) == ("", "interrupted\n")
+    assert not list(tmp_path.rglob("*.parquet"))
+    assert not list(tmp_path.rglob(".partial-*"))
+
+
+def test_help_and_version_are_quick_and_import_no_solver():
+    code = (
+        "import sys; from bloxopt.cli import run; code = run(['--help']); "
+        "heavy = {'numpy', 'pandas', 'scipy', 'ortools', 'cvxpy', 'pulp', 'highspy', 'matplotlib', 'pydantic'}; "
+        "print(sorted(heavy & set(sys.modules)), file=sys.stderr); sys.exit(code)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "[]\n")
+    assert "simulate" in ended.stdout
+    assert bloxopt("--version").stdout.startswith("bloxopt 0.")

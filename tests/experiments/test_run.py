@@ -1,0 +1,120 @@
+"""Running an experiment: the values reach the simulation, and running again gives the same numbers."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from bloxopt.errors import BloxoptError, InputError, ResultError
+from bloxopt.experiments import load_experiment, load_result, make_experiment, run_and_save, run_experiment
+
+TIMINGS = ["solve_seconds", "build_seconds"]
+
+JOBS = """job_id,arrival,duration,num_gpus
+a,0,3600,2
+b,0,1800,1
+c,600,900,4
+"""
+
+
+@pytest.fixture
+def trace_file(tmp_path):
+    file = tmp_path / "jobs.csv"
+    file.write_text(JOBS)
+    return str(file)
+
+
+def _assert_same(first, second):
+    pd.testing.assert_frame_equal(first.jobs, second.jobs)
+    pd.testing.assert_frame_equal(first.rounds.drop(columns=TIMINGS), second.rounds.drop(columns=TIMINGS))
+    pd.testing.assert_frame_equal(first.placements, second.placements)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"trace": "gavel-15", "policy": "max_min_fairness", "simulation": {"seed": 3}},
+        {
+            "generate": {"num_jobs": 20, "jobs_per_hour": 6, "durations": 1800, "gpu_counts": {"1": 0.7, "2": 0.3}},
+            "cluster": "2x2xV100",
+            "policy": "fifo",
+            "simulation": {"seed": 5},
+            "failures": {"mean_seconds_between_failures": 20_000, "mean_seconds_to_repair": 1000},
+        },
+    ],
+    ids=["trace", "generated"],
+)
+def test_the_experiment_written_with_a_result_gives_the_same_result_again(document, tmp_path):
+    first = run_and_save(make_experiment(document), tmp_path / "first")
+    again = load_experiment(tmp_path / "first" / "experiment.toml")
+    _assert_same(run_and_save(again, tmp_path / "second"), first)
+    _assert_same(load_result(tmp_path / "second"), load_result(tmp_path / "first"))
+
+
+def test_the_seed_draws_another_generated_trace():
+    document = {"generate": {"num_jobs": 20, "jobs_per_hour": 6}, "cluster": "4x4xV100", "policy": "fifo"}
+    arrivals = [
+        tuple(run_experiment(make_experiment(document, {"simulation.seed": seed})).jobs["arrival"])
+        for seed in (0, 0, 1)
+    ]
+    assert arrivals[0] == arrivals[1] != arrivals[2]
+
+
+def test_values_of_the_file_reach_the_simulation(trace_file):
+    document = {
+        "trace": {"path": trace_file, "where": {"max_gpus": 2}, "restart_cost": 5.0},
+        "cluster": "1x4xV100",
+        "policy": "fifo",
+        "simulation": {"preset": "default", "round_seconds": 100, "placement": "first_fit", "max_rounds": 7},
+        "failures": {"outages": [{"node": "node-0", "start": 250.0}]},
+    }
+    result = run_experiment(make_experiment(document))
+    assert set(result.jobs["job_id"]) == {"a", "b"}
+    assert len(result.rounds) == 7
+    assert result.config["options"]["round_seconds"] == 100
+    assert result.config["options"]["placement"] == "first_fit"
+    assert list(result.rounds["gpus_up"])[-1] == 0
+
+
+def test_transformations_change_the_trace(trace_file):
+    document = {
+        "trace": {"path": trace_file, "start": 500, "gpu_demand": {"2": 1}},
+        "cluster": "4xV100",
+        "policy": "fifo",
+    }
+    jobs = run_experiment(make_experiment(document)).jobs
+    assert list(zip(jobs["job_id"], jobs["arrival"], jobs["gpus"], strict=True)) == [("c", 100.0, 2)]
+
+
+def test_the_folder_is_checked_before_the_work_is_done(trace_file, tmp_path):
+    (tmp_path / "run").write_text("a file")
+    calls = []
+    with pytest.raises(ResultError, match="it is a file"):
+        run_and_save(
+            make_experiment({"trace": trace_file, "cluster": "4xV100", "policy": "fifo"}),
+            tmp_path / "run",
+            progress=calls.append,
+        )
+    assert calls == []
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({"trace": {"path": "nowhere.csv"}, "cluster": "4xV100"}, r"nowhere.csv: cannot be read: No such file"),
+        ({"trace": "gavel-15", "cluster": {"path": "nowhere.toml"}}, r"nowhere.toml"),
+        ({"trace": "gavel-15", "cluster": "8xV100+"}, "8xV100"),
+        ({"trace": "gavel-15", "cluster": "1xV100"}, r"needs \d GPUs"),
+        ({"trace": "gavel-15", "cluster": "8xA100"}, "zero throughput"),
+    ],
+)
+def test_input_that_cannot_be_used_is_refused_and_nothing_is_written(document, message, tmp_path):
+    with pytest.raises(BloxoptError, match=message):
+        run_and_save(make_experiment({**document, "policy": "fifo"}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_option_that_a_policy_does_not_have_is_named():
+    document = {"trace": "gavel-15", "policy": {"name": "fifo", "options": {"speed": 3}}}
+    with pytest.raises(InputError, match=r"policy\.options: .*'speed'"):
+        run_experiment(make_experiment(document))

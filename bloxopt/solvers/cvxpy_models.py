@@ -32,7 +32,8 @@ def _scs(form: StandardForm, options: SolverOptions, warm_start: FloatArray | No
 
 def _highs(form: StandardForm, options: SolverOptions, warm_start: FloatArray | None) -> Answer:
     prepared_highspy(options)
-    return _solve(form, "HIGHS", dict(highs_options(form, options)))
+    # Nested, because HiGHS has an option named ``solver`` as CVXPY's solve has.
+    return _solve(form, "HIGHS", {"highs_options": highs_options(form, options)})
 
 
 def _solve(form: StandardForm, solver: str, chosen: dict[str, Any]) -> Answer:

@@ -225,7 +225,10 @@ def _middle(exponents: FloatArray, groups: npt.NDArray[np.integer], count: int) 
     least, greatest = np.full(count, np.inf), np.full(count, -np.inf)
     np.minimum.at(least, groups, exponents)
     np.maximum.at(greatest, groups, exponents)
-    return np.where(np.isinf(least), 0.0, np.round((np.where(np.isinf(least), 0.0, least + greatest)) / 2))
+    empty = np.isinf(least)
+    least[empty] = greatest[empty] = 0.0
+    middle: FloatArray = np.round((least + greatest) / 2)
+    return middle
 
 
 def implied_upper_bounds(form: StandardForm) -> BoolArray:

@@ -11,6 +11,7 @@ from canonical_programs import INF, INTEGER, LINEAR, Case, program
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
+from scipy.sparse import block_array, csc_array, eye_array, kron, vstack
 
 from bloxopt.errors import SolverError
 from bloxopt.formulations.standard_form import StandardForm
@@ -93,6 +94,47 @@ def check_case(solver: str, case: Case) -> None:
     assert (result.row_duals is not None) == (get_solver(solver).capabilities.duals and not case.form.is_mip)
 
 
+@pytest.mark.parametrize("solver", [name for name in LP_SOLVERS if name != "ortools:pdlp"])
+def test_many_jobs_that_compete(solver: str) -> None:
+    """Large enough for the interior-point methods; PDLP takes half a minute, see benchmarks/solvers.py."""
+    form = max_min_fairness(1_600)
+    result = solve(form, solver)
+    assert result.termination is Termination.OPTIMAL, result.message
+    assert_proven(form, result, solver)
+    exact = linprog(form.cost, **one_sided_rows(form))
+    assert_close(result.objective, float(exact.fun), solver)
+
+
+def max_min_fairness(num_jobs: int) -> StandardForm:
+    """Jobs on three GPU types with a GPU for every 48 of them: columns x (jobs, 3) and the free level t."""
+    random = np.random.default_rng(0)
+    gpus = random.choice([1.0, 2.0, 4.0, 8.0], num_jobs, p=[0.7, 0.1, 0.15, 0.05])
+    throughput = random.lognormal(0.0, 1.0, (num_jobs, 3)) * gpus[:, None]
+    per_job = kron(eye_array(num_jobs), np.ones((1, 3)))
+    achieved = per_job.multiply(throughput.ravel()[None, :])
+    used = kron(gpus[None, :], eye_array(3))
+    return StandardForm(
+        cost=np.append(np.zeros(3 * num_jobs), -1.0),
+        matrix=csc_array(block_array([[achieved, -np.ones((num_jobs, 1))], [per_job, None], [used, None]])),
+        row_lower=np.concatenate([np.zeros(num_jobs), np.full(num_jobs + 3, -INF)]),
+        row_upper=np.concatenate([np.full(num_jobs, INF), np.ones(num_jobs), np.full(3, num_jobs / 48)]),
+        lower=np.append(np.zeros(3 * num_jobs), -INF),
+        upper=np.append(np.ones(3 * num_jobs), INF),
+        integer=np.zeros(3 * num_jobs + 1, dtype=bool),
+    )
+
+
+def one_sided_rows(form: StandardForm) -> dict[str, object]:
+    """The rows and bounds as SciPy's linprog takes them."""
+    matrix = form.matrix.tocsr()
+    above, below = np.isfinite(form.row_upper), np.isfinite(form.row_lower)
+    return {
+        "A_ub": vstack([matrix[above], -matrix[below]]),
+        "b_ub": np.concatenate([form.row_upper[above], -form.row_lower[below]]),
+        "bounds": list(zip(form.lower, form.upper, strict=True)),
+    }
+
+
 # --- random programs -------------------------------------------------------------------------------
 
 whole = st.integers(-5, 5).map(float)
@@ -144,21 +186,11 @@ def integer_programs(draw: st.DrawFn) -> StandardForm:
 
 def reference(form: StandardForm) -> tuple[Termination, float | None]:
     """The answer of SciPy's own solver, with unbounded told from infeasible by a second solve."""
-    matrix = form.matrix.toarray()
-    above, below = np.isfinite(form.row_upper), np.isfinite(form.row_lower)
-    inequalities = np.vstack([matrix[above], -matrix[below]])
-    right = np.concatenate([form.row_upper[above], -form.row_lower[below]])
-    bounds = list(zip(form.lower, form.upper, strict=True))
-
-    def run(cost: np.ndarray) -> int:
-        nonlocal answer
-        answer = linprog(cost, inequalities, right, bounds=bounds, method="highs-ds")
-        return int(answer.status)
-
-    answer = None
-    if run(np.zeros(form.num_columns)) != 0:
+    rows = one_sided_rows(form)
+    if linprog(np.zeros(form.num_columns), method="highs-ds", **rows).status != 0:
         return Termination.INFEASIBLE, None
-    if run(form.cost) != 0:
+    answer = linprog(form.cost, method="highs-ds", **rows)
+    if answer.status != 0:
         return Termination.UNBOUNDED, None
     return Termination.OPTIMAL, float(answer.fun) + form.constant
 

@@ -138,18 +138,21 @@ class Reciprocal:
 
     def at(self, x: FloatArray) -> FloatArray:
         """Values (rows,) at ``x``; +inf where the base is 0 and something remains."""
-        base = np.maximum(self.base.at(x), 0.0)
-        ratio: FloatArray = np.zeros(len(base))
-        some = self.numerator > 0
-        np.divide(self.numerator, base, out=ratio, where=some & (base > 0))
-        ratio[some & (base <= 0)] = np.inf
-        ratio += self.offset
-        return ratio
+        return self.value_at(np.maximum(self.base.at(x), 0.0))
+
+    def value_at(self, base: FloatArray) -> FloatArray:
+        """Values (rows,) where the base rows have the values ``base`` ≥ 0."""
+        left = self.numerator > 0
+        ratio = np.where(left, np.inf, 0.0)
+        np.divide(self.numerator, base, out=ratio, where=left & (base > 0))
+        return np.asarray(self.offset + ratio, dtype=np.float64)
 
     def required(self, value: float) -> FloatArray:
         """Base (rows,) that each row needs to be at most ``value``; +inf where no base is enough."""
         room = value - self.offset
-        return np.divide(self.numerator, room, out=np.full(len(room), np.inf), where=room > 0)
+        level = np.full(len(room), np.inf)
+        np.divide(self.numerator, room, out=level, where=room > 0)
+        return level
 
     def scaled(self, factor: float | FloatArray) -> Reciprocal:
         if np.any(np.asarray(factor) < 0):

@@ -30,12 +30,16 @@ def minimise_largest(session: Session, rows: Reciprocal) -> Outcome:
         solved = session.solve(program, Affine.nothing())
         return Outcome(solved.x, 0.0, 0.0, solved.result.termination, program)
     level_program = LevelProgram(session, rows.base, "MinMax", duals=not session.program().is_mip)
-    guess = float(rows.at(_even_shares(session)).max())
-    lower, upper = -np.inf, np.inf
+    most = np.maximum(rows.base.limits(exclusive=session.exclusive_time)[1], 0.0)
+    # Alone on its best configuration a job reaches this much, which bounds the value without any program.
+    lower, upper = float(rows.value_at(most).max()), np.inf
+    guess = max(lower, float(rows.at(_even_shares(session)).max()))
     best: LevelSolution | None = None
     best_guess = guess
+    if not np.isfinite(guess):
+        raise _no_throughput(rows, most)
     for _ in range(_MOST_SOLVES):
-        solution = level_program.solve(rows.required(guess))
+        solution = level_program.solve(np.minimum(rows.required(guess), most))
         value = float(rows.at(solution.x).max())
         if value < upper:
             upper = value
@@ -54,12 +58,7 @@ def minimise_largest(session: Session, rows: Reciprocal) -> Outcome:
         guess = following
     assert best is not None
     if not np.isfinite(upper):
-        stuck = rows.labels() if rows.labels else []
-        worst = int(np.argmax(rows.at(best.x)))
-        raise SolverError(
-            f"MinMax: job {stuck[worst] if len(stuck) else worst!r} gets no throughput in any allocation found, so its "
-            "value has no bound; relax the constraints or leave it out"
-        )
+        raise _no_throughput(rows, rows.base.at(best.x))
     ending = best.solved.result.termination
     if ending is Termination.OPTIMAL and upper - lower > 100 * GAP * abs(upper):
         ending = Termination.FEASIBLE
@@ -83,19 +82,21 @@ def least_value(rows: Reciprocal, cut: Cut) -> float:
     """
     used = cut.weight > 1e-12 * max(1e-300, float(cut.weight.max(initial=0.0)))
     mass = cut.weight[used] * rows.numerator[used]
-    offset = rows.offset[used]
     if not len(mass) or cut.reach <= 0:
-        return np.inf if len(mass) else -np.inf
-    rho = float((offset + mass / cut.reach).max())
+        return -np.inf
+    # Counted from the largest offset, which may exceed the rest of ρ by many orders of magnitude.
+    top = float(rows.offset[used].max())
+    below = top - rows.offset[used]
+    above = float((mass / cut.reach - below).max())
     for _ in range(100):
-        share = mass / (rho - offset)
+        share = mass / (above + below)
         total = float(share.sum())
-        slope = float((share / (rho - offset)).sum())
+        slope = float((share / (above + below)).sum())
         step = total * (total - cut.reach) / (cut.reach * slope)
-        rho += max(0.0, step)
-        if step <= 1e-15 * abs(rho):
+        above += max(0.0, step)
+        if step <= 1e-15 * above:
             break
-    return rho
+    return top + above
 
 
 def _prices(rows: Reciprocal, solution: LevelSolution, guess: float) -> FloatArray | None:
@@ -105,6 +106,15 @@ def _prices(rows: Reciprocal, solution: LevelSolution, guess: float) -> FloatArr
     room = guess - rows.offset
     steepness = float((solution.cut.weight * rows.numerator / np.maximum(room, 1e-300) ** 2).sum())
     return solution.prices / steepness if steepness > 0 else None
+
+
+def _no_throughput(rows: Reciprocal, base: FloatArray) -> SolverError:
+    worst = int(np.argmin(base))
+    name = rows.labels()[worst] if rows.labels else worst
+    return SolverError(
+        f"MinMax: job {name!r} gets no throughput in any allocation found, so its value has no bound; relax the "
+        "constraints or leave it out"
+    )
 
 
 def _even_shares(session: Session) -> FloatArray:

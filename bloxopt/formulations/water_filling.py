@@ -28,6 +28,11 @@ _REACHED = 1e-7
 """A level counts as reached when θ is within this of 1; solvers promise no more."""
 _HELD_BELOW = 1e-7
 """Fixed levels are asked for with this much relative slack, so that rounding cannot make them impossible."""
+_TOO_LOW = 1e-6
+"""A level whose θ exceeds 1 by more than this is too low: rounding in a cut of an earlier stage."""
+_SAME_LEVEL = 1e-8
+_NO_PRICE = 1e-9
+_MOST_STEPS = 50
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,27 +82,41 @@ def _fill(session: Session, rows: Affine) -> Outcome:
     solution: LevelSolution | None = None
     complete = True
     while not fixed.all() and complete:
-        height = float(cap[~fixed].max())
+        top = height = float(cap[~fixed].max())
+        # What the last allocation gives is possible together; asking for a hair less leaves room for rounding.
+        held = level if solution is None else np.minimum(level, rows.at(solution.x)) * (1.0 - _HELD_BELOW)
         for cut in cuts:
-            height = min(height, highest_level(cut, cap, level, fixed))
-        while True:
-            target = np.where(fixed, level * (1.0 - _HELD_BELOW), np.minimum(height, cap))
+            if _says_enough(cut, level, fixed):
+                height = min(height, highest_level(cut, cap, held, fixed))
+        possible, missed = 0.0, np.inf
+        for _ in range(_MOST_STEPS):
+            target = np.where(fixed, held, np.minimum(height, cap))
             solution = program.solve(target, fixed)
             assert solution.cut is not None
             cuts.append(solution.cut)
-            lower = highest_level(solution.cut, cap, level, fixed)
-            if solution.theta >= 1.0 - _REACHED or not lower < height * (1.0 - 1e-9):
+            if solution.theta >= 1.0 - _REACHED:
+                possible = height
+                if solution.theta <= 1.0 + _TOO_LOW or height >= top:
+                    break
+            else:
+                missed = min(missed, height)
+            # The cut bounds the level from above wherever it was made, also at a height that was too low.
+            following = min(top, highest_level(solution.cut, cap, held, fixed))
+            if not possible < following < missed:
+                following = 0.5 * (possible + missed) if np.isfinite(missed) else following
+            if abs(following - height) <= _SAME_LEVEL * height or missed - possible <= _SAME_LEVEL * missed:
                 break
-            height = lower
+            height = following
             if session.out_of_time:
                 complete = False
                 break
+        assert solution is not None
         lowest = lowest or solution
         full = ~fixed & (cap <= height * (1.0 + 1e-9))
         level[full] = cap[full]
-        held = ~fixed & ~full & _saturated(solution, target, fixed)
-        level[held] = height
-        fixed |= full | held
+        stuck = ~fixed & ~full & _saturated(solution, rows, target, fixed)
+        level[stuck] = height
+        fixed |= full | stuck
         complete = complete and not (session.out_of_time and not fixed.all())
     if solution is None or lowest is None:
         solved = session.solve(session.program(), Affine.nothing())
@@ -117,17 +136,25 @@ def _fill(session: Session, rows: Affine) -> Outcome:
     )
 
 
-def _saturated(solution: LevelSolution, target: FloatArray, fixed: BoolArray) -> BoolArray:
+def _saturated(solution: LevelSolution, rows: Affine, target: FloatArray, fixed: BoolArray) -> BoolArray:
     """Free rows that no allocation can raise at this water level: their price is not 0.
 
-    A price λ_i (of e_i relative to its level; they add up to 1) bounds what the row can still gain by the
-    solver's gap divided by λ_i, so prices far below the average prove nothing yet; such rows stay free for
-    another stage. The largest always counts, so that every stage makes progress.
+    Strict complementarity: of price (of e_i relative to its level; prices add up to 1) and room above the
+    level one is 0 and the other is not. Interior-point methods leave both slightly above 0, the product
+    far below either, so the larger one tells. A simplex method leaves 0 for both where it cannot tell: such rows
+    stay free for another stage. The largest price always counts, so that every stage makes progress.
     """
     assert solution.cut is not None
     price = np.where(fixed, 0.0, solution.cut.weight * target)
-    clear: BoolArray = price >= min(1e-2 / max(1, int((~fixed).sum())), 0.5 * float(price.max()))
-    return clear
+    room = rows.at(solution.x) / np.where(target > 0, target, 1.0) - 1.0
+    clear: BoolArray = (price > _NO_PRICE) & (price > room) | (price >= 0.5 * float(price.max()))
+    return clear & ~fixed
+
+
+def _says_enough(cut: Cut, level: FloatArray, fixed: BoolArray) -> bool:
+    """False for a cut that is mostly about rows fixed since: what it says of the others is rounding."""
+    worth = cut.weight * level
+    return float(worth[~fixed].sum()) > 1e-3 * float(worth.sum())
 
 
 def highest_level(cut: Cut, cap: FloatArray, level: FloatArray, fixed: BoolArray) -> float:
@@ -141,7 +168,7 @@ def highest_level(cut: Cut, cap: FloatArray, level: FloatArray, fixed: BoolArray
     # At t = most[k] rows up to k are full and the others take t each.
     full = np.cumsum(weight * most)
     rest = float(weight.sum()) - np.cumsum(weight)
-    k = int(np.searchsorted(full + rest * most, room, side="left"))
+    k = min(int(np.searchsorted(full + rest * most, room, side="left")), len(most) - 1)
     below = float(full[k - 1]) if k else 0.0
     remaining = float(weight[k:].sum())
     return max(0.0, (room - below) / remaining)

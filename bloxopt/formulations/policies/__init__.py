@@ -1,1 +1,109 @@
-"""."""
+"""The published policies by name: one file each and one line here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from bloxopt.errors import FormulationError, UnknownNameError
+from bloxopt.formulations.constraints.base import describe
+from bloxopt.formulations.policy import Policy
+from bloxopt.registry import Registry
+
+_HERE = "bloxopt.formulations.policies"
+
+POLICIES = Registry(
+    "policy",
+    {
+        "fifo": f"{_HERE}.fifo:fifo",
+        "srtf": f"{_HERE}.srtf:srtf",
+        "las": f"{_HERE}.las:las",
+        "isolated": f"{_HERE}.isolated:isolated",
+        "max_min_fairness": f"{_HERE}.max_min_fairness:max_min_fairness",
+        "max_min_fairness_agnostic": f"{_HERE}.max_min_fairness:max_min_fairness_agnostic",
+        "water_filling_max_min_fairness": f"{_HERE}.water_filling:water_filling_max_min_fairness",
+        "min_makespan": f"{_HERE}.min_makespan:min_makespan",
+        "finish_time_fairness": f"{_HERE}.finish_time_fairness:finish_time_fairness",
+        "max_sum_throughput": f"{_HERE}.max_sum_throughput:max_sum_throughput",
+        "max_sum_throughput_raw": f"{_HERE}.max_sum_throughput:max_sum_throughput_raw",
+    },
+)
+
+ALIASES = {
+    "fifo_perf": "fifo",
+    "max_min_fairness_perf": "max_min_fairness",
+    "water_filling_perf": "water_filling_max_min_fairness",
+    "max_min_fairness_water_filling_perf": "water_filling_max_min_fairness",
+    "min_total_duration": "min_makespan",
+    "min_total_duration_perf": "min_makespan",
+    "finish_time_fairness_perf": "finish_time_fairness",
+    "max_sum_throughput_perf": "max_sum_throughput_raw",
+}
+"""Names under which Gavel knows the policies."""
+
+_SOURCES = {
+    "fifo": "Gavel (OSDI 2020); Blox (EuroSys 2024)",
+    "srtf": "Blox (EuroSys 2024)",
+    "las": "Tiresias (NSDI 2019); Blox (EuroSys 2024)",
+    "isolated": "Gavel (OSDI 2020)",
+    "max_min_fairness": "Gavel (OSDI 2020)",
+    "max_min_fairness_agnostic": "Gavel (OSDI 2020)",
+    "water_filling_max_min_fairness": "Gavel (OSDI 2020)",
+    "min_makespan": "Gavel (OSDI 2020)",
+    "finish_time_fairness": "Themis (NSDI 2020); Gavel (OSDI 2020)",
+    "max_sum_throughput": "bloxopt, after Gavel (OSDI 2020)",
+    "max_sum_throughput_raw": "Gavel (OSDI 2020)",
+}
+
+
+def get_policy(policy: str | Policy, **options: Any) -> Policy:
+    """The policy of that name or alias, or the Policy itself; ``options`` go to its factory.
+
+    Raises :class:`~bloxopt.errors.UnknownNameError` with a suggestion and
+    :class:`~bloxopt.errors.FormulationError` for options that it does not take.
+    """
+    if isinstance(policy, Policy):
+        if options:
+            raise FormulationError(
+                f"policy {policy.name!r} is an object already: it takes no options ({', '.join(options)})"
+            )
+        return policy
+    if not isinstance(policy, str):
+        raise FormulationError(f"{policy!r} is neither the name of a policy nor a Policy")
+    name = ALIASES.get(policy, policy)
+    if name not in POLICIES:
+        raise UnknownNameError("policy", policy, [*POLICIES, *ALIASES])
+    factory: Callable[..., Policy] = POLICIES.get(name)
+    try:
+        return factory(**options)
+    except TypeError as error:
+        raise FormulationError(f"policy {policy!r}: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRow:
+    """One line of ``bloxopt policies``."""
+
+    name: str
+    objective: str
+    blocks: str
+    source: str
+    aliases: str
+
+
+def policy_table() -> list[PolicyRow]:
+    """All registered policies, in order of registration."""
+    rows = []
+    for name in POLICIES:
+        policy = get_policy(name)
+        rows.append(
+            PolicyRow(
+                name=name,
+                objective=policy.description,
+                blocks=", ".join([type(policy.objective).__name__, *map(describe, policy.blocks)]),
+                source=_SOURCES.get(name, ""),
+                aliases=", ".join(alias for alias, target in ALIASES.items() if target == name),
+            )
+        )
+    return rows

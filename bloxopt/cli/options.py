@@ -17,7 +17,9 @@ ThroughputOption = Annotated[str | None, typer.Option(help="Throughput table: Ga
 ClusterOption = Annotated[
     str | None, typer.Option(help="Cluster, such as 8xV100+16xP100, or a .toml/.csv file. Default: the trace's own.")
 ]
-PolicyOption = Annotated[str | None, typer.Option(help="Policy (see `bloxopt policies`). Default: max_min_fairness.")]
+PolicyOption = Annotated[
+    str | None, typer.Option(help="Policy (see `bloxopt policies`), or FILE.py:NAME. Default: max_min_fairness.")
+]
 SolverOption = Annotated[str | None, typer.Option(help="Solver (see `bloxopt solvers`). Default: the policy's own.")]
 PresetOption = Annotated[str | None, typer.Option(help="Simulation preset (see `bloxopt presets`).")]
 PlacementOption = Annotated[str | None, typer.Option(help="Placement (see `bloxopt placements`).")]

@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from bloxopt.errors import UnknownNameError
+from bloxopt.experiments.policies import is_policy_file
 
 _REGISTRIES = {
-    "policy": "bloxopt.formulations.policies:POLICIES",
-    "solver": "bloxopt.solvers:SOLVERS",
-    "preset": "bloxopt.simulation:PRESETS",
-    "placement": "bloxopt.placement:PLACEMENTS",
-    "selector": "bloxopt.selection:SELECTORS",
-    "trace": "bloxopt.workloads:TRACES",
-    "trace format": "bloxopt.workloads:FORMATS",
+    "policy": ("bloxopt.formulations.policies", "POLICIES", "ALIASES"),
+    "solver": ("bloxopt.solvers", "SOLVERS"),
+    "preset": ("bloxopt.simulation", "PRESETS"),
+    "placement": ("bloxopt.placement", "PLACEMENTS"),
+    "selector": ("bloxopt.selection", "SELECTORS"),
+    "trace": ("bloxopt.workloads", "TRACES"),
+    "trace format": ("bloxopt.workloads", "FORMATS"),
 }
+"""Kind of name to the module and the mappings that know the names."""
 
 
-def _registered(kind: str) -> AfterValidator:
+def _registered(kind: str, or_else: Callable[[str], bool] | None = None) -> AfterValidator:
     """Accepts the names of one registry, which is imported when the first name is checked."""
 
     def check(name: str) -> str:
-        module, _, attribute = _REGISTRIES[kind].partition(":")
-        known = getattr(importlib.import_module(module), attribute)
+        if or_else is not None and or_else(name):
+            return name
+        module, *attributes = _REGISTRIES[kind]
+        known = [entry for attribute in attributes for entry in getattr(importlib.import_module(module), attribute)]
         if name not in known:
             raise UnknownNameError(kind, name, known)
         return name
@@ -33,7 +38,7 @@ def _registered(kind: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-PolicyName = Annotated[str, _registered("policy")]
+PolicyName = Annotated[str, _registered("policy", or_else=is_policy_file)]
 SolverName = Annotated[str, _registered("solver")]
 PresetName = Annotated[str, _registered("preset")]
 PlacementName = Annotated[str, _registered("placement")]
@@ -134,7 +139,7 @@ class ClusterSection(Section):
 
 
 class PolicySection(Section):
-    """A registered policy and its options."""
+    """A registered policy, or one of your own as ``FILE.py:NAME``, and its options."""
 
     name: PolicyName = "max_min_fairness"
     options: dict[str, Any] = {}

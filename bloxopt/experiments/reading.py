@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, get_args
@@ -15,6 +15,7 @@ from pydantic_core import ErrorDetails
 from bloxopt.errors import ConfigError
 from bloxopt.experiments.config import Experiment
 from bloxopt.experiments.files import reason
+from bloxopt.experiments.policies import is_policy_file
 
 _MAIN_KEYS = {
     "trace": ("name", "path", "format", "throughput"),
@@ -25,6 +26,7 @@ _MAIN_KEYS = {
 """Tables that a string may stand for, and the keys that such a string replaces."""
 
 _PATHS = (("trace", "path"), ("trace", "throughput"), ("generate", "throughput"), ("cluster", "path"))
+"""Keys that hold paths; ``policy.name`` may hold one too."""
 
 
 def load_experiment(
@@ -135,20 +137,26 @@ def _override(tables: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _absolute(tables: dict[str, Any], base: Path) -> dict[str, Any]:
-    for table, key in _PATHS:
+    """Paths made absolute, so that they mean the same wherever the experiment is run again."""
+
+    def change(table: str, key: str, is_path: Callable[[str], bool]) -> None:
         entries = tables.get(table)
-        if isinstance(entries, dict) and isinstance(entries.get(key), str):
-            tables[table] = {**entries, key: str(base / entries[key])}
-    listed = tables.get("compare")
-    if isinstance(listed, dict):
-        for key, is_path in (("traces", _is_trace_path), ("clusters", _is_cluster_path)):
-            if isinstance(listed.get(key), list):
-                listed = {
-                    **listed,
-                    key: [str(base / v) if isinstance(v, str) and is_path(v) else v for v in listed[key]],
-                }
-        tables["compare"] = listed
+        value = entries.get(key) if isinstance(entries, dict) else None
+        if isinstance(entries, dict) and isinstance(value, (str, list)):
+            changed = [str(base / v) if isinstance(v, str) and is_path(v) else v for v in _as_list(value)]
+            tables[table] = {**entries, key: changed if isinstance(value, list) else changed[0]}
+
+    for table, key in _PATHS:
+        change(table, key, lambda _: True)
+    change("policy", "name", is_policy_file)
+    change("compare", "policies", is_policy_file)
+    change("compare", "traces", _is_trace_path)
+    change("compare", "clusters", _is_cluster_path)
     return tables
+
+
+def _as_list(value: str | list[Any]) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def _located(problem: ErrorDetails) -> tuple[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from bloxopt.errors import ConfigError, InputError
 from bloxopt.experiments.config import Experiment, FailuresSection, TraceSection
 from bloxopt.experiments.files import reason
+from bloxopt.experiments.policies import make_policy, policy_file
 from bloxopt.experiments.store import check_free, save_result
 
 if TYPE_CHECKING:
-    from bloxopt.formulations.policy import Policy
     from bloxopt.simulation import SimulationResult
     from bloxopt.simulation.failures import Failures
     from bloxopt.simulation.simulate import ProgressUpdate
@@ -70,7 +69,7 @@ def run_experiment(experiment: Experiment, progress: Progress | None = None) -> 
     return simulate(
         _trace(experiment),
         load_cluster(experiment.cluster.path or experiment.cluster.nodes or ""),
-        policy=_policy(experiment),
+        policy=make_policy(experiment.policy.name, experiment.policy.options),
         solver=solver.name,
         preset=simulation.preset,
         options=PRESETS.get(simulation.preset).with_(**changes),
@@ -110,6 +109,7 @@ def input_hashes(experiment: Experiment) -> dict[str, str]:
     """SHA-256 of every file the experiment reads, by path; registered traces belong to bloxopt's version."""
     sections = (experiment.trace, experiment.generate, experiment.cluster)
     paths = [getattr(section, key, None) for section in sections for key in ("path", "throughput")]
+    paths.append(policy_file(experiment.policy.name))
     found = {}
     for path in filter(None, paths):
         try:
@@ -165,18 +165,6 @@ def generated_trace(experiment: Experiment) -> Trace:
     if isinstance(section.gpu_counts, dict):
         values["gpu_counts"] = {int(count): weight for count, weight in section.gpu_counts.items()}
     return generate_trace(**values)
-
-
-def _policy(experiment: Experiment) -> Policy:
-    from bloxopt.formulations.policies import POLICIES, get_policy
-
-    name, options = experiment.policy.name, experiment.policy.options
-    try:
-        inspect.signature(POLICIES.get(name)).bind(**options)
-    except TypeError as error:
-        raise ConfigError(f"policy.options: policy {name!r}: {error}") from error
-    policy: Policy = get_policy(name, **options)
-    return policy
 
 
 def _failures(section: FailuresSection | None) -> Failures:

@@ -81,7 +81,7 @@ def test_the_examples_of_single_runs_work(name, tmp_path):
     assert (tmp_path / "results" / name / "gantt.png").exists()
 
 
-@pytest.mark.parametrize(("name", "runs"), [("compare", 4), ("generated", 6)])
+@pytest.mark.parametrize(("name", "runs"), [("compare", 4), ("generated", 6), ("demo", 4)])
 def test_the_examples_of_comparisons_work(name, runs, tmp_path):
     ended = bloxopt("compare", str(EXAMPLES / f"{name}.toml"), "--jobs", "2", cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr
@@ -92,7 +92,7 @@ def test_the_examples_of_comparisons_work(name, runs, tmp_path):
 
 
 def test_there_are_no_other_examples():
-    assert {file.stem for file in EXAMPLES.glob("*.toml")} == {"simulate", "what_if", "compare", "generated"}
+    assert {file.stem for file in EXAMPLES.glob("*.toml")} == {"simulate", "what_if", "compare", "generated", "demo"}
 
 
 def test_a_failing_run_is_shown_at_the_end_and_the_others_are_kept(tmp_path):

@@ -164,5 +164,9 @@ def test_every_option_of_a_simulation_can_stand_in_a_file():
     assert {field.name for field in fields(SimulationOptions)} - {"solver"} <= set(SimulationSection.model_fields)
 
 
+def test_policies_may_be_named_as_the_published_systems_name_them():
+    assert make_experiment({"policy": "fifo_perf"}).policy.name == "fifo_perf"
+
+
 def test_every_list_of_a_comparison_is_an_axis():
     assert set(CompareSection.model_fields) == set(AXES)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from bloxopt.errors import BloxoptError, InputError, ResultError
+from bloxopt.errors import BloxoptError, ConfigError, ResultError
 from bloxopt.experiments import load_experiment, load_result, make_experiment, run_and_save, run_experiment
+from bloxopt.experiments.store import load_config
 
 TIMINGS = ["solve_seconds", "build_seconds"]
 
@@ -116,5 +117,50 @@ def test_input_that_cannot_be_used_is_refused_and_nothing_is_written(document, m
 
 def test_an_option_that_a_policy_does_not_have_is_named():
     document = {"trace": "gavel-15", "policy": {"name": "fifo", "options": {"speed": 3}}}
-    with pytest.raises(InputError, match=r"policy\.options: .*'speed'"):
+    with pytest.raises(BloxoptError, match=r"policy 'fifo': .*'speed'"):
+        run_experiment(make_experiment(document))
+
+
+OWN_POLICIES = """
+from bloxopt.formulations import MaxSum, NormalizedThroughput, Policy
+
+throughput = Policy(objective=MaxSum(NormalizedThroughput()), name="own")
+number = 3
+
+def made(name):
+    return Policy(objective=MaxSum(NormalizedThroughput()), name=name)
+"""
+
+
+@pytest.fixture
+def policy_file(tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text(OWN_POLICIES)
+    return file
+
+
+def test_a_policy_of_the_users_own_comes_from_a_python_file(policy_file, tmp_path):
+    (tmp_path / "experiment.toml").write_text('trace = "gavel-15"\npolicy = "own.py:throughput"\n')
+    experiment = load_experiment(tmp_path / "experiment.toml")
+    assert run_and_save(experiment, tmp_path / "run").config["policy"] == "own"
+    assert list(load_config(tmp_path / "run")["inputs"]) == [str(policy_file)]
+    made = make_experiment({"trace": "gavel-15", "policy": {"name": f"{policy_file}:made", "options": {"name": "x"}}})
+    assert run_experiment(made).config["policy"] == "x"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("own.py:nothing", {}, "own.py defines no 'nothing'"),
+        ("own.py:number", {}, "is int: it must be a Policy or a function that makes one"),
+        ("own.py:made", {}, "policy.options: .*missing a required argument: 'name'"),
+        ("own.py:throughput", {"name": "x"}, "takes none"),
+        ("other.py:fair", {}, "no such file"),
+        ("broken.py:fair", {}, "broken.py cannot be imported: NameError"),
+    ],
+)
+def test_a_policy_file_that_cannot_be_used_is_named(policy_file, name, options, message):
+    (policy_file.parent / "broken.py").write_text("fair = undefined")
+    document = {"trace": "gavel-15", "policy": {"name": str(policy_file.parent / name), "options": options}}
+    with pytest.raises(ConfigError, match=message):
         run_experiment(make_experiment(document))

@@ -1,0 +1,78 @@
+"""Policies by name, or of the user's own from a Python file: ``my_policies.py:fair``."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bloxopt.errors import BloxoptError, ConfigError
+
+if TYPE_CHECKING:
+    from bloxopt.formulations.policy import Policy
+
+
+def is_policy_file(name: str) -> bool:
+    """True for ``FILE.py:NAME``."""
+    file, colon, attribute = name.rpartition(":")
+    return bool(colon) and file.endswith(".py") and attribute.isidentifier()
+
+
+def policy_file(name: str) -> str | None:
+    """The file of ``FILE.py:NAME``, None for a registered name."""
+    return name.rpartition(":")[0] if is_policy_file(name) else None
+
+
+def make_policy(name: str, options: dict[str, Any]) -> Policy:
+    """The registered policy, or the ``Policy`` (or function that makes one) in a Python file.
+
+    Raises :class:`~bloxopt.errors.ConfigError` naming the file, what it lacks, or the options that do not fit.
+    """
+    from bloxopt.formulations.policies import get_policy
+    from bloxopt.formulations.policy import Policy
+
+    if not is_policy_file(name):
+        return get_policy(name, **options)
+    source = _from_file(name)
+    if not isinstance(source, Policy) and callable(source):
+        _check_options(source, options, name)
+        source = source(**options)
+    elif options:
+        raise ConfigError(f"policy.options: policy {name!r} takes none: it is no function")
+    if not isinstance(source, Policy):
+        raise ConfigError(
+            f"policy {name!r} is {type(source).__name__}: it must be a Policy or a function that makes one"
+        )
+    return source
+
+
+def _check_options(function: Any, options: dict[str, Any], name: str) -> None:
+    try:
+        inspect.signature(function).bind(**options)
+    except TypeError as error:
+        raise ConfigError(f"policy.options: policy {name!r}: {error}") from error
+
+
+def _from_file(name: str) -> Any:
+    file, _, attribute = name.rpartition(":")
+    path = Path(file)
+    if not path.is_file():
+        raise ConfigError(f"policy {name!r}: no such file: {file}")
+    module_name = f"bloxopt_policy_file_{path.stem}"
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses and pickling look a class's module up by name.
+    sys.modules[module_name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BloxoptError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"policy {name!r}: {file} cannot be imported: {type(error).__name__}: {error}") from error
+    if not hasattr(module, attribute):
+        raise ConfigError(f"policy {name!r}: {file} defines no {attribute!r}")
+    return getattr(module, attribute)

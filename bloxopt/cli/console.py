@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
@@ -42,16 +43,37 @@ def print_table(
     title: str = "",
     columns: Iterable[str] | None = None,
     numeric: Iterable[str] = (),
-) -> None:
-    """Rows as a table; ``numeric`` columns are aligned right. Nothing is cut off when stdout is not a terminal."""
+    at_least: int | None = None,
+) -> list[str]:
+    """Rows as a table; ``numeric`` columns are aligned right.
+
+    Nothing is cut off when stdout is not a terminal. On a terminal that is too narrow cells are
+    folded; or, given ``at_least``, columns are left out from the end down to that many. Returns those left out.
+    """
     names = list(columns) if columns is not None else list(rows[0]) if rows else []
-    right = set(numeric)
+    left_out: list[str] = []
+    table = _table(rows, names, set(numeric))
+    if _is_terminal() and at_least is not None:
+        unbounded, width = Console(width=_PIPED_WIDTH), Console().width
+        while len(names) > at_least and unbounded.measure(table).maximum > width:
+            left_out.insert(0, names.pop())
+            table = _table(rows, names, set(numeric))
+    _print(table, title)
+    return left_out
+
+
+def _table(rows: Sequence[Mapping[str, Any]], names: Sequence[str], right: set[str]) -> Table:
     table = Table(box=box.SIMPLE_HEAD if _is_terminal() else None, pad_edge=False)
     for name in names:
-        table.add_column(name.replace("_", " "), justify="right" if name in right else "left", overflow="fold")
+        cells = [_cell(row.get(name)) for row in rows]
+        heading = name.replace("_", " ")
+        if _is_terminal():
+            # On several lines, so that a long heading does not widen a column of short numbers.
+            heading = "\n".join(textwrap.wrap(heading, max([10, *map(len, cells)]), break_long_words=False))
+        table.add_column(heading, justify="right" if name in right else "left", overflow="fold")
     for row in rows:
         table.add_row(*(_cell(row.get(name)) for name in names))
-    _print(table, title)
+    return table
 
 
 def print_pairs(pairs: Iterable[tuple[str, str]], title: str = "") -> None:

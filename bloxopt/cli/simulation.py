@@ -191,18 +191,22 @@ def compare(
 
 
 def _print_averages(averages: list[dict[Any, Any]], outcomes: list[Outcome]) -> None:
+    """The table of a comparison: what differs between the runs, then the quantities; the title says the rest."""
     from bloxopt.cli.quantities import shown_average
 
-    columns = [column for column in outcomes[0].run.values if column != "seed"]
+    axes = [column for column in outcomes[0].run.values if column != "seed"]
+    shown = [column for column in axes if column == "policy" or len({str(row[column]) for row in averages}) > 1]
     rows = []
     for average in averages:
-        row = {column: Path(str(average[column])).name for column in columns} | shown_average(average)
-        if average["runs"] > 1:
-            row["runs"] = str(average["runs"])
-        if average["failed"]:
-            row["failed"] = str(average["failed"])
-        rows.append(row)
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    several = any(average["runs"] > 1 for average in averages)
-    title = "mean over seeds ± sample standard deviation" if several else ""
-    console.print_table(rows, title, names, numeric=set(names) - set(columns))
+        row = {column: Path(str(average[column])).name for column in shown}
+        if any(other["failed"] for other in averages):
+            row["failed"] = f"{average['failed']} of {average['runs']}"
+        rows.append(row | shown_average(average))
+    fixed = [f"{column} {outcomes[0].run.values[column]}" for column in axes if column not in shown]
+    if any(average["runs"] > 1 for average in averages):
+        fixed.append("mean over seeds ± sample standard deviation")
+    names = list(rows[0])
+    numeric = set(names) - set(shown)
+    left_out = console.print_table(rows, " · ".join(fixed), names, numeric, at_least=len(shown) + 3)
+    if left_out:
+        console.note(f"in comparison.csv too: {', '.join(left_out)}")

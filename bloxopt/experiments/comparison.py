@@ -135,7 +135,7 @@ def compare(
     for outcome in list(outcomes.values()):
         report(outcome)
     left = [run for run in runs if run.name not in outcomes]
-    workers = min(len(left), processes or len(os.sched_getaffinity(0)))
+    workers = min(len(left), processes or _usable_cpus())
     for outcome in _in_this_process(left, folder) if workers <= 1 else _in_parallel(left, folder, workers):
         report(outcome)
     return [outcomes[run.name] for run in runs]
@@ -252,6 +252,11 @@ def _pooled(runs: Sequence[Run], folder: Path, workers: int) -> Iterator[Outcome
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _usable_cpus() -> int:
+    """CPUs that this process may use, which a container can limit."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _ignore_interrupt() -> None:

@@ -34,6 +34,7 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
     temporary = path.with_name(f"{_PARTIAL}{os.getpid()}-{path.name}")
     try:
         write(temporary)
+        _flush(temporary)
         os.replace(temporary, path)
     except OSError as error:
         raise ResultError(f"{path}: cannot be written: {reason(error)}") from error
@@ -55,6 +56,8 @@ def staged(folder: Path, last: str) -> Iterator[Path]:
         stage = Path(tempfile.mkdtemp(prefix=_PARTIAL, dir=folder))
         yield stage
         names = sorted((file.name for file in stage.iterdir()), key=lambda name: name == last)
+        for name in names:
+            _flush(stage / name)
         # Without its last file a folder counts as incomplete, so a crash between the renames shows.
         with _ignore_missing():
             (folder / last).unlink()
@@ -148,6 +151,12 @@ def _toml_value(value: Any) -> str:
     if isinstance(value, (int, float)):
         return repr(value)
     raise TypeError(f"TOML cannot hold {type(value).__name__}")
+
+
+def _flush(file: Path) -> None:
+    """Onto the disk before the rename: some file systems find out that they are full only now."""
+    with file.open("rb") as opened:
+        os.fsync(opened.fileno())
 
 
 def _remove_empty(folder: Path, topmost: Path) -> None:

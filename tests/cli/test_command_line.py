@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from bloxopt.cli import run
+from bloxopt.cli import console, run
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -104,7 +104,7 @@ def test_a_failing_run_is_shown_at_the_end_and_the_others_are_kept(tmp_path):
     assert ended.returncode == 2
     last = ended.stderr.splitlines()[-1]
     assert last.startswith("error: 1x4xP100__fifo__default__seed-0: job ")
-    assert "failed" in ended.stdout.splitlines()[0]
+    assert "1 of 1" in ended.stdout
     assert (tmp_path / "c/4x4xP100__fifo__default__seed-0/summary.json").exists()
 
 
@@ -187,3 +187,15 @@ def test_help_and_version_are_quick_and_import_no_solver():
     assert (ended.returncode, ended.stderr) == (0, "[]\n")
     assert "simulate" in ended.stdout
     assert bloxopt("--version").stdout.startswith("bloxopt 0.")
+
+
+def test_a_narrow_terminal_shows_fewer_columns_and_says_which_file_has_them(monkeypatch, capsys):
+    monkeypatch.setattr(console, "_is_terminal", lambda: True)
+    monkeypatch.setenv("COLUMNS", "60")
+    row = {"policy": "max_min_fairness", **{f"quantity {i}": "123.456 ± 0.001" for i in range(6)}}
+    left_out = console.print_table([row], at_least=2)
+    assert left_out == ["quantity 2", "quantity 3", "quantity 4", "quantity 5"]
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 60
+    assert any("max_min_fairness   123.456 ± 0.001   123.456 ± 0.001" in line for line in lines)
+    assert console.print_table([row], at_least=7) == []

@@ -53,6 +53,8 @@ def staged(folder: Path, last: str) -> Iterator[Path]:
     created = make_folder(folder)
     stage: Path | None = None
     try:
+        for left_behind in folder.glob(f"{_PARTIAL}*"):  # by a run that was killed
+            shutil.rmtree(left_behind, ignore_errors=True)
         stage = Path(tempfile.mkdtemp(prefix=_PARTIAL, dir=folder))
         yield stage
         names = sorted((file.name for file in stage.iterdir()), key=lambda name: name == last)
@@ -64,8 +66,8 @@ def staged(folder: Path, last: str) -> Iterator[Path]:
         for name in names:
             os.replace(stage / name, folder / name)
         created = None
-    except ResultError:
-        raise
+    except ResultError as error:
+        raise ResultError(str(error).replace(str(stage), str(folder))) from error
     except OSError as error:
         raise ResultError(f"{folder}: results cannot be written: {reason(error)}") from error
     finally:

@@ -146,6 +146,7 @@ def test_a_full_disk_leaves_earlier_results_whole_and_no_partial_file(result, ma
         assert ended.returncode == 2, ended.stderr
         assert str(place) in ended.stdout
         assert "File too large" in ended.stdout
+        assert ".partial" not in ended.stdout
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
     assert not (tmp_path / "new").exists()
 
@@ -173,6 +174,12 @@ def test_an_interrupt_while_writing_leaves_nothing_behind(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         write_and_be_interrupted()
     assert not (tmp_path / "run").exists()
+
+
+def test_what_a_killed_run_left_behind_is_cleared_away(result, tmp_path):
+    (tmp_path / "run" / ".partial-killed").mkdir(parents=True)
+    (tmp_path / "run" / ".partial-killed" / "jobs.parquet").write_text("half")
+    assert not list(save_result(result, tmp_path / "run").glob(".partial-*"))
 
 
 def test_what_differs_from_a_stored_run_is_named_by_key(result, tmp_path):

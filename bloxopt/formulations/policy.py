@@ -25,7 +25,8 @@ class Policy:
     """What to optimise, subject to what, solved by which solver (a name of ``bloxopt solvers`` or a Solver).
 
     ``constraints`` defaults to Capacity and TimeShare. A policy holds no state: one object may serve many
-    simulations and a live cluster at once. Raises :class:`~bloxopt.errors.FormulationError` for blocks that
+    simulations and a live cluster at once. ``heterogeneity_aware`` is False for a policy to which all GPU types
+    are the same (it only matters where a preset treats such policies apart). Raises :class:`~bloxopt.errors.FormulationError` for blocks that
     are not what they should be.
     """
 
@@ -35,6 +36,7 @@ class Policy:
     options: SolverOptions = field(default_factory=SolverOptions)
     name: str = "custom"
     description: str = ""
+    heterogeneity_aware: bool = True
 
     def __post_init__(self) -> None:
         check_objective(self.objective, f"policy {self.name!r}")

@@ -35,16 +35,15 @@ def minimise_largest(session: Session, rows: Reciprocal) -> Outcome:
     lower, upper = float(rows.value_at(most).max()), np.inf
     guess = max(lower, float(rows.at(_even_shares(session)).max()))
     best: LevelSolution | None = None
-    best_guess = guess
     if not np.isfinite(guess):
-        raise _no_throughput(rows, most)
+        raise _no_throughput(rows, most, None)
     for _ in range(_MOST_SOLVES):
         solution = level_program.solve(np.minimum(rows.required(guess), most))
         value = float(rows.at(solution.x).max())
         if value < upper:
             upper = value
         if best is None or value <= upper:
-            best, best_guess = solution, guess
+            best = solution
         if solution.cut is not None:
             lower = max(lower, least_value(rows, solution.cut))
             following = lower
@@ -58,7 +57,7 @@ def minimise_largest(session: Session, rows: Reciprocal) -> Outcome:
         guess = following
     assert best is not None
     if not np.isfinite(upper):
-        raise _no_throughput(rows, rows.base.at(best.x))
+        raise _no_throughput(rows, rows.base.at(best.x), best.cut)
     ending = best.solved.result.termination
     if ending is Termination.OPTIMAL and upper - lower > 100 * GAP * abs(upper):
         ending = Termination.FEASIBLE
@@ -68,7 +67,7 @@ def minimise_largest(session: Session, rows: Reciprocal) -> Outcome:
         bound=-lower if np.isfinite(lower) else None,
         termination=ending,
         program=best.solved.program,
-        prices=_prices(rows, best, best_guess),
+        prices=_prices(rows, best, upper),
         levels=rows.base.at(best.x),
         message=best.solved.result.message,
     )
@@ -99,18 +98,20 @@ def least_value(rows: Reciprocal, cut: Cut) -> float:
     return top + above
 
 
-def _prices(rows: Reciprocal, solution: LevelSolution, guess: float) -> FloatArray | None:
-    """Prices of the value rather than of θ: dρ = dθ / Σ λ_i |ℓ_i'(ρ)| at the optimum."""
+def _prices(rows: Reciprocal, solution: LevelSolution, value: float) -> FloatArray | None:
+    """Prices of the value rather than of θ: dρ = d reach / Σ λ_i |ℓ_i'(ρ)| at the ρ that was found."""
     if solution.prices is None or solution.cut is None:
         return None
-    room = guess - rows.offset
-    steepness = float((solution.cut.weight * rows.numerator / np.maximum(room, 1e-300) ** 2).sum())
+    room = np.maximum(value - rows.offset, 1e-300)
+    steepness = float((solution.cut.weight * rows.numerator / room**2).sum())
     return solution.prices / steepness if steepness > 0 else None
 
 
-def _no_throughput(rows: Reciprocal, base: FloatArray) -> SolverError:
-    worst = int(np.argmin(base))
-    name = rows.labels()[worst] if rows.labels else worst
+def _no_throughput(rows: Reciprocal, base: FloatArray, cut: Cut | None) -> SolverError:
+    # All rows are stuck at 0 together with the one that holds them there, which is the one with a price.
+    suspect = -base if cut is None else cut.weight * rows.numerator
+    worst = int(np.argmax(suspect))
+    name = str(rows.labels()[worst]) if rows.labels else f"row {worst}"
     return SolverError(
         f"MinMax: job {name!r} gets no throughput in any allocation found, so its value has no bound; relax the "
         "constraints or leave it out"

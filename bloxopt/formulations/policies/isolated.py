@@ -11,5 +11,10 @@ def isolated(**options: Any) -> Policy:
     """Every job gets ``c_j / (m s_i)`` of each GPU type, as on a partition of its own (Gavel's isolated)."""
     return Policy(
         objective=IsolatedShare(),
-        **{"name": "isolated", "description": "an equal share of every GPU type for every job", **options},
+        **{
+            "name": "isolated",
+            "description": "an equal share of every GPU type for every job",
+            "heterogeneity_aware": False,
+            **options,
+        },
     )

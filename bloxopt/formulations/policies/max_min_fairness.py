@@ -22,7 +22,12 @@ def max_min_fairness_agnostic(**options: Any) -> Policy:
     """``max min_i s_i/w_i Σ_j x_ij``: GPU time alone, every GPU type counts the same (Gavel's baseline)."""
     return Policy(
         objective=MaxMin(GpuTime()),
-        **{"name": "max_min_fairness_agnostic", "description": "raise the smallest GPU time per weight", **options},
+        **{
+            "name": "max_min_fairness_agnostic",
+            "description": "raise the smallest GPU time per weight",
+            "heterogeneity_aware": False,
+            **options,
+        },
     )
 
 

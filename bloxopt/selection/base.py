@@ -121,3 +121,9 @@ def greedy_fill(demand: IntArray, capacity: int) -> tuple[list[int], int]:
         candidates = candidates[fits:]
         candidates = candidates[demand[candidates] <= capacity]
     return taken, capacity
+
+
+def first_of_each(row: IntArray) -> IntArray:
+    """Positions of the first occurrence of each value, in order of position."""
+    _, first = np.unique(row, return_index=True)
+    return np.sort(first)

@@ -7,20 +7,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bloxopt.formulations.space import AllocationSpace
-from bloxopt.jobs import FloatArray
-from bloxopt.selection.base import Decision, Plan
+from bloxopt.jobs import FloatArray, IntArray
+from bloxopt.selection.base import Decision, Plan, first_of_each, greedy_fill
 
 if TYPE_CHECKING:
     from bloxopt.formulations.policy import Policy
+
+
+_NEGLIGIBLE = 1e-6
+"""Shares and debts (rounds) below this are rounding of the plan's solver."""
 
 
 class ExactSelection:
     """Maximise the GPU time owed that is repaid: ``max Σ_c owed_c s_c y_c``, one column a job, within capacity.
 
     ``owed_c`` is share × (time since the plan was made + this round) − time received, in rounds, and
-    ``s_c`` the column's GPUs. Columns without a share, or that have had more than theirs, get a small
-    positive value (unless the policy forbids overtaking), so that no GPU idles without need. Solved by
-    ``solver`` to ``mip_gap``.
+    ``s_c`` the column's GPUs. GPUs that would idle then go to jobs that are owed nothing, in order of
+    admission, unless the policy forbids overtaking. Solved by ``solver`` to ``mip_gap``.
     """
 
     needs_plan = True
@@ -34,29 +37,48 @@ class ExactSelection:
         """Nothing to carry over: what is owed is counted from the plan in force."""
 
     def select(self, policy: Policy, space: AllocationSpace, plan: Plan | None) -> Decision:
+        assert plan is not None
+        owed = _owed(space, plan)
+        chosen = self._repay(space, owed)
+        if policy.work_conserving:
+            chosen = np.concatenate([chosen, _fill_idle(space, chosen)])
+        return Decision(space.index[space.job[chosen]], space.gpu_type[chosen], space.num_gpus[chosen])
+
+    def _repay(self, space: AllocationSpace, owed: FloatArray) -> IntArray:
+        """Columns of the best set of jobs."""
         from bloxopt.formulations import Capacity, ColumnValue, MaxSum, OneConfiguration
         from bloxopt.formulations.policy import Policy as ProgramPolicy
         from bloxopt.solvers.base import SolverOptions
 
-        assert plan is not None
-        value = self._value(space, plan, policy.work_conserving)
         program = ProgramPolicy(
-            objective=MaxSum(ColumnValue(value)),
+            objective=MaxSum(ColumnValue(owed * space.num_gpus)),
             constraints=[Capacity(), OneConfiguration()],
             solver=self.solver,
             options=SolverOptions(mip_gap=self.mip_gap, time_limit=self.time_limit),
             name="exact selection",
         )
-        chosen = (program.allocate(space).x > 0.5) & (value > 0)
-        return Decision(space.index[space.job[chosen]], space.gpu_type[chosen], space.num_gpus[chosen])
+        return ((program.allocate(space).x > 0.5) & (owed > 0)).nonzero()[0]
 
-    def _value(self, space: AllocationSpace, plan: Plan, work_conserving: bool) -> FloatArray:
-        """Value of each column of ``space``; columns newer than the plan are owed nothing."""
-        horizon = space.now - plan.made_at + space.round_seconds
-        owed = (plan.share * horizon - plan.received) / space.round_seconds
-        position = plan.position(space.index[space.job], space.gpu_type, space.num_gpus)
-        known = position >= 0
-        debt = np.where(known, owed[position], 0.0)
-        share = np.where(known, plan.share[position], 0.0)
-        idle = 1e-3 if work_conserving else 0.0
-        return np.asarray(np.where((debt > 0) & (share > 0), debt, idle) * space.num_gpus, dtype=np.float64)
+
+def _owed(space: AllocationSpace, plan: Plan) -> FloatArray:
+    """Rounds of time owed to each column of ``space``, at least 0; columns newer than the plan are owed nothing."""
+    position = plan.position(space.index[space.job], space.gpu_type, space.num_gpus)
+    horizon = space.now - plan.made_at + space.round_seconds
+    owed = (plan.share * horizon - plan.received) / space.round_seconds
+    known = (position >= 0) & (plan.share[position] > _NEGLIGIBLE)
+    return np.where(known & (owed[position] > _NEGLIGIBLE), owed[position], 0.0)
+
+
+def _fill_idle(space: AllocationSpace, chosen: IntArray) -> IntArray:
+    """Columns of jobs not chosen that fit into what the chosen ones leave, type by type."""
+    waiting = np.ones(space.num_jobs, dtype=bool)
+    waiting[space.job[chosen]] = False
+    filled: list[int] = []
+    for kind, capacity in enumerate(space.capacity.tolist()):
+        mine = chosen[space.gpu_type[chosen] == kind]
+        columns = ((space.gpu_type == kind) & waiting[space.job]).nonzero()[0]
+        columns = columns[first_of_each(space.job[columns])]
+        taken, _ = greedy_fill(space.num_gpus[columns], capacity - int(space.num_gpus[mine].sum()))
+        filled.extend(columns[taken].tolist())
+        waiting[space.job[columns[taken]]] = False
+    return np.array(filled, dtype=np.int64)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bloxopt.formulations.space import AllocationSpace
-from bloxopt.jobs import BoolArray, FloatArray, IntArray
-from bloxopt.selection.base import Decision, Plan, greedy_fill
+from bloxopt.jobs import BoolArray, FloatArray
+from bloxopt.selection.base import Decision, Plan, first_of_each, greedy_fill
 
 if TYPE_CHECKING:
     from bloxopt.formulations.policy import Policy
@@ -77,7 +77,7 @@ class Priorities:
             columns = ranked[((plan.gpu_type == kind) & eligible)[ranked]]
             columns = columns[waiting[plan.row[columns]]]
             # An elastic job has several columns on a type: only its most urgent one competes.
-            columns = columns[_first_of_each(plan.row[columns])]
+            columns = columns[first_of_each(plan.row[columns])]
             taken, left[kind] = greedy_fill(plan.num_gpus[columns], left[kind])
             chosen.extend(columns[taken].tolist())
             waiting[plan.row[columns[taken]]] = False
@@ -103,9 +103,3 @@ class Priorities:
         if self._shuffler is not None and not policy.heterogeneity_aware:
             self._shuffler.shuffle(types)
         return types
-
-
-def _first_of_each(row: IntArray) -> IntArray:
-    """Positions of the first occurrence of each value, in order of position."""
-    _, first = np.unique(row, return_index=True)
-    return np.sort(first)

@@ -205,7 +205,7 @@ def _scaled(form: StandardForm, rows: npt.NDArray[np.intp], num_rows: int) -> Re
     cost = form.cost * column_scale
     largest = float(np.max(np.abs(cost), initial=0.0))
     ordinary = largest == 0 or SMALLEST_UNSCALED <= largest <= LARGEST_UNSCALED
-    cost_scale = 1.0 if ordinary else float(np.exp2(-np.round(np.log2(largest))))
+    cost_scale = 1.0 if ordinary else float(np.exp2(-np.clip(np.round(np.log2(largest)), -1000, 1000)))
     if np.any(row_scale != 1.0) or np.any(column_scale != 1.0) or cost_scale != 1.0:
         data = matrix.data * row_scale[matrix.indices] * column_scale[column_of_entry]
         form = replace(

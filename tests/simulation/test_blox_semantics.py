@@ -58,9 +58,9 @@ def test_equals_a_plain_replica_on_random_workloads(policy: str, seed: int) -> N
 
 
 def test_a_job_starved_for_a_thousand_hours_moves_to_the_front_for_good() -> None:
-    # Two jobs of the whole node; shortest remaining first would never let the long one in.
+    # All jobs need the whole node; shortest remaining first would never let the long one in.
     short = [bx.Job(job_id=f"short-{i}", arrival=float(i * 300_000), duration=300_000.0, num_gpus=4) for i in range(20)]
-    long = bx.Job(job_id="long", arrival=0.0, duration=6_000_000.0, num_gpus=4)
+    long = bx.Job(job_id="long", arrival=0.0, duration=3_500_000.0, num_gpus=4)
     jobs = bx.simulate(bx.Trace.from_jobs([*short, long]), "4xV100", "srtf", preset="blox").jobs.set_index("job_id")
     assert jobs.loc["long", "start"] == 3_600_000
     assert jobs.loc["long", "preemptions"] == 0

@@ -170,7 +170,7 @@ def test_the_simulation_of_a_trace_at_twice_the_speed_takes_half_as_long() -> No
         ({"round_seconds": float("nan")}, "round_seconds is nan"),
         ({"seed": -1}, "seed is -1"),
         ({"seed": 1.5}, "seed is 1.5"),
-        ({"cluster": "1xV100"}, "needs 4 GPUs"),
+        ({"cluster": "1xV100"}, "needs 2 GPUs of one type"),
         ({"cluster": "8xA100"}, "zero throughput|A100"),
         ({"failures": [bx.Outage("node-9", 1.0)]}, "unknown node 'node-9'"),
     ],

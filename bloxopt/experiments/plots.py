@@ -41,8 +41,9 @@ def plot_jct_cdf(results: Any, path: str | Path | None = None) -> Figure:
             hours = np.concatenate([_column(result.jobs, "jct") for result in group]) / HOUR
             total, hours = len(hours), np.sort(hours[np.isfinite(hours)])
             unfinished = "" if len(hours) == total else f" ({total - len(hours)} of {total} jobs unfinished)"
-            share = 100 * np.arange(1, len(hours) + 1) / max(total, 1)
-            axes.step(hours, share, where="post", label=label + unfinished, **line_style(index))
+            share = 100 * np.arange(len(hours) + 1) / max(total, 1)
+            hours = np.append(hours[:1], hours)  # rises from zero at the first completion
+            axes.step(hours, share[: len(hours)], where="post", label=label + unfinished, **line_style(index))
         _logarithmic_hours(axes)
         axes.set(xlabel="Job completion time (hours)", ylabel="Jobs finished (%)", ylim=(0, 101))
         _finish(axes, "Job completion times", lines)
@@ -80,7 +81,9 @@ def plot_queue_length(results: Any, path: str | Path | None = None) -> Figure:
                 label = "waiting"
             time, series, _ = _thinned(rounds, _column(rounds, "waiting_jobs"))
             axes.step(time, series, where="post", label=label, **line_style(index))
-        axes.set(xlabel="Time (hours)", ylabel="Jobs", ylim=(0, None), xlim=(0, None))
+        axes.set(
+            xlabel="Time (hours)", ylabel="Jobs" if len(lines) == 1 else "Jobs waiting", ylim=(0, None), xlim=(0, None)
+        )
         _finish(axes, "Queue length", lines, always_legend=True)
     return _saved(drawing, path)
 
@@ -222,7 +225,9 @@ def _finish(axes: Axes, title: str, lines: Mapping[str, list[SimulationResult]],
         # Below the axes: nothing it could cover is as bad as a hidden line.
         drawing: Any = axes.figure
         labels = [str(text) for text in axes.get_legend_handles_labels()[1]]
-        columns = max(1, min(len(labels), _LEGEND_CHARACTERS // (max(map(len, labels)) + 8)))
+        widths = [len(label) + 8 for label in labels]
+        one_row = sum(widths) <= _LEGEND_CHARACTERS
+        columns = len(labels) if one_row else max(1, min(len(labels), _LEGEND_CHARACTERS // max(widths)))
         drawing.legend(loc="outside lower center", ncols=columns)
         drawing.set_figheight(4.5 + 0.2 * -(-len(labels) // columns))
 

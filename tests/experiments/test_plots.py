@@ -23,8 +23,8 @@ def _axes(figure):
 def test_the_jct_cdf_rises_to_the_share_of_jobs_that_finished(result):
     axes = _axes(plots.plot_jct_cdf(result))
     (line,) = axes.get_lines()
-    np.testing.assert_allclose(line.get_xdata(), np.array([360.0, 1000.25]) / 3600)
-    np.testing.assert_allclose(line.get_ydata(), [100 / 3, 200 / 3])
+    np.testing.assert_allclose(line.get_xdata(), np.array([360.0, 360.0, 1000.25]) / 3600)
+    np.testing.assert_allclose(line.get_ydata(), [0, 100 / 3, 200 / 3])
     assert "(hours)" in axes.get_xlabel()
     assert "(%)" in axes.get_ylabel()
     assert axes.get_xscale() == "log"
@@ -50,7 +50,7 @@ def test_equal_results_still_get_labels_of_their_own(make_result):
 def test_the_seeds_of_a_policy_are_pooled_into_one_line(make_result):
     axes = _axes(plots.plot_jct_cdf({"fifo": [make_result(), make_result()]}))
     (line,) = axes.get_lines()
-    assert len(line.get_xdata()) == 4
+    assert list(line.get_ydata()) == pytest.approx([0, 100 / 6, 200 / 6, 300 / 6, 400 / 6])
 
 
 def test_utilisation_is_the_share_of_the_gpus_that_are_up(result):

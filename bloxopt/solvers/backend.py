@@ -15,7 +15,7 @@ from bloxopt.errors import BloxoptError, InputError, SolverError, SolverNotInsta
 from bloxopt.jobs import FloatArray
 from bloxopt.solvers.base import Capabilities, SolverOptions, SolverResult, Termination
 from bloxopt.solvers.check import Tolerance, checked
-from bloxopt.solvers.presolve import Answer, reduce
+from bloxopt.solvers.presolve import Answer, rays, reduce
 
 if TYPE_CHECKING:
     from bloxopt.formulations.standard_form import StandardForm
@@ -69,12 +69,11 @@ class BackEnd:
             answer = Answer(Termination.LIMIT_NO_SOLUTION, message="the time limit is 0 seconds")
         else:
             start = reduced.reduce_start(warm_start) if self.capabilities.warm_start else None
-            if reduced.ray:
-                answer = Answer(Termination.UNBOUNDED, message=reduced.ray)
-            else:
-                answer = reduced.lift(self._run(reduced.form, options, start))
-            if answer.termination is Termination.UNBOUNDED:
-                answer = self._verified_unbounded(reduced.form, options, answer)
+            answer = reduced.lift(self._run(reduced.form, options, start))
+            # An integer program may be proven infeasible by a long search: that is believed, not repeated.
+            proven = form.is_mip and answer.termination is Termination.INFEASIBLE
+            if answer.termination in (Termination.UNBOUNDED, Termination.INFEASIBLE) and not proven:
+                answer = self._verified(reduced.form, options, answer)
         return self._result(form, checked(form, answer, self.tolerance, options.mip_gap), started)
 
     def _require_capable(self, form: StandardForm) -> None:
@@ -104,16 +103,23 @@ class BackEnd:
         except Exception as error:  # a solver's own exception types are as many as solvers; all mean the same here
             return Answer(Termination.ERROR, message=f"{type(error).__name__}: {error}")
 
-    def _verified_unbounded(self, form: StandardForm, options: SolverOptions, answer: Answer) -> Answer:
-        """Tell unbounded from infeasible: a ray proves the former only where some point is feasible."""
+    def _verified(self, form: StandardForm, options: SolverOptions, answer: Answer) -> Answer:
+        """Tell infeasible from unbounded by two programs that cannot be both: a point without cost, and a ray.
+
+        Solvers confuse the two in their presolve: CBC and HiGHS have called unbounded programs infeasible.
+        """
         free = replace(form, cost=np.zeros(form.num_columns))
-        feasibility = checked(free, self._run(free, options, None), self.tolerance, options.mip_gap)
-        match feasibility.termination:
-            case Termination.OPTIMAL | Termination.FEASIBLE:
-                return answer
-            case Termination.UNBOUNDED:  # said as "infeasible or unbounded", and without a cost nothing is unbounded
-                return Answer(Termination.INFEASIBLE, message=feasibility.message)
-        return feasibility
+        point = checked(free, self._run(free, options, None), self.tolerance, options.mip_gap)
+        if point.termination is Termination.UNBOUNDED:  # said as "infeasible or unbounded", and this has no cost
+            return Answer(Termination.INFEASIBLE, message=point.message)
+        if point.termination not in (Termination.OPTIMAL, Termination.FEASIBLE):
+            return point
+        program = rays(form)
+        ray = checked(program, self._run(program, options, None), self.tolerance, options.mip_gap)
+        if ray.x is not None and program.cost @ ray.x < -self.tolerance.objective * np.abs(program.cost).max():
+            return Answer(Termination.UNBOUNDED, message=answer.message)
+        claim = answer.termination.value
+        return Answer(Termination.ERROR, message=f"called {claim}, but a point is feasible and no ray was found")
 
     def _result(self, form: StandardForm, answer: Answer, started: float) -> SolverResult:
         return SolverResult(

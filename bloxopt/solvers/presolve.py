@@ -60,8 +60,6 @@ class Reduced:
     cost_scale: float
     offset: float = 0.0
     """Cost of the columns without entries, which are fixed where they are best."""
-    ray: str = ""
-    """Says which column without entries can lower the cost for ever, if one can: then only feasibility is open."""
 
     def lift(self, answer: Answer) -> Answer:
         """The answer in terms of the original rows and columns."""
@@ -112,10 +110,8 @@ def reduce(form: StandardForm) -> Reduced | Answer:
     if not len(rows) or not form.num_columns:
         return _separable(form, lower, upper)
 
-    alone = np.diff(matrix.indptr) == 0
-    best = _best_alone(form.cost, lower, upper)
-    endless = alone & ~np.isfinite(best)
-    settled = np.where(endless, np.clip(0.0, lower, upper), best)
+    settled = _best_alone(form.cost, lower, upper)
+    alone = (np.diff(matrix.indptr) == 0) & np.isfinite(settled)
     reduced = replace(
         form,
         cost=np.where(alone, 0.0, form.cost),
@@ -127,8 +123,7 @@ def reduce(form: StandardForm) -> Reduced | Answer:
         constant=0.0,
     )
     scaled = _scaled(reduced, rows, form.num_rows)
-    offset = float(form.cost[alone] @ settled[alone])
-    return replace(scaled, offset=offset, ray=_ray(form.cost, endless) if endless.any() else "")
+    return replace(scaled, offset=float(form.cost[alone] @ settled[alone]))
 
 
 def _require_numbers(form: StandardForm) -> None:
@@ -167,18 +162,14 @@ def _separable(form: StandardForm, lower: FloatArray, upper: FloatArray) -> Answ
     cost = form.cost
     x = _best_alone(cost, lower, upper)
     if not np.isfinite(x).all():
-        return Answer(Termination.UNBOUNDED, message=_ray(cost, ~np.isfinite(x)))
+        at = int(np.argmax(~np.isfinite(x)))
+        return Answer(Termination.UNBOUNDED, message=f"column {at} has cost {cost[at]:g} and no bound on that side")
     return Answer(Termination.OPTIMAL, x, row_duals=np.zeros(form.num_rows), bound=float(cost @ x))
 
 
 def _best_alone(cost: FloatArray, lower: FloatArray, upper: FloatArray) -> FloatArray:
     """Where each column (n,) is best if no row holds it: at the bound its cost points to, near 0 without a cost."""
     return np.where(cost > 0, lower, np.where(cost < 0, upper, np.clip(0.0, lower, upper)))
-
-
-def _ray(cost: FloatArray, endless: BoolArray) -> str:
-    at = int(np.argmax(endless))
-    return f"column {at} has cost {cost[at]:g}, no entries in any row and no bound on that side"
 
 
 def _has_length(values: FloatArray | None, length: int) -> TypeGuard[FloatArray]:
@@ -229,6 +220,22 @@ def _middle(exponents: FloatArray, groups: npt.NDArray[np.integer], count: int) 
     least[empty] = greatest[empty] = 0.0
     middle: FloatArray = np.round((least + greatest) / 2)
     return middle
+
+
+def rays(form: StandardForm) -> StandardForm:
+    """The linear program of the directions within ±1 that leave a feasible program feasible and lower its cost most.
+
+    Its optimum is 0 if no ray lowers the cost; it is always feasible and never unbounded. For integer
+    programs with rational data the relaxation's rays are rays as well (Meyer, 1974).
+    """
+    return replace(
+        form,
+        row_lower=np.where(np.isfinite(form.row_lower), 0.0, -np.inf),
+        row_upper=np.where(np.isfinite(form.row_upper), 0.0, np.inf),
+        lower=np.where(np.isfinite(form.lower), 0.0, -1.0),
+        upper=np.where(np.isfinite(form.upper), 0.0, 1.0),
+        integer=np.zeros_like(form.integer),
+    )
 
 
 def implied_upper_bounds(form: StandardForm) -> BoolArray:

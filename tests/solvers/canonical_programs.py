@@ -277,6 +277,7 @@ INTEGER = [
         "infeasible in integers with a ray",
         program([-1, 0], [[0, 2]], [1], [1], integer=True),
         Termination.INFEASIBLE,
+        needs=_UNBOUNDED,
     ),
     Case(
         "unbounded continuous column",

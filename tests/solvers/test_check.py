@@ -134,20 +134,33 @@ def test_only_solutions_carry_an_x(termination: Termination) -> None:
     assert (result.x, result.objective, result.bound, result.row_duals) == (None, None, None, None)
 
 
-def test_unbounded_is_believed_only_where_a_point_is_feasible() -> None:
-    def ray_and(feasibility: Termination, x: object) -> SolverResult:
-        point = None if x is None else np.array(x, float)
+UNBOUNDED = program([-1, -1], [[1, -1]], row_upper=[1])
 
-        def claim(form: StandardForm) -> Answer:
-            return Answer(Termination.UNBOUNDED) if form.cost.any() else Answer(feasibility, point)
 
-        return faulty(claim).solve(GLASS)
+@pytest.mark.parametrize("claimed", [Termination.UNBOUNDED, Termination.INFEASIBLE])
+@pytest.mark.parametrize(
+    ("point", "ray", "answered"),
+    [
+        (Answer(Termination.OPTIMAL, np.zeros(2)), Answer(Termination.OPTIMAL, np.ones(2)), Termination.UNBOUNDED),
+        (Answer(Termination.OPTIMAL, np.zeros(2)), Answer(Termination.OPTIMAL, np.zeros(2)), Termination.ERROR),
+        (Answer(Termination.OPTIMAL, np.array([9.0, 0])), Answer(Termination.OPTIMAL, np.ones(2)), Termination.ERROR),
+        (Answer(Termination.INFEASIBLE), None, Termination.INFEASIBLE),
+        (Answer(Termination.UNBOUNDED), None, Termination.INFEASIBLE),
+        (Answer(Termination.LIMIT_NO_SOLUTION), None, Termination.LIMIT_NO_SOLUTION),
+    ],
+)
+def test_unbounded_and_infeasible_are_told_apart_by_a_point_and_a_ray(
+    claimed: Termination, point: Answer, ray: Answer | None, answered: Termination
+) -> None:
+    def claim(form: StandardForm) -> Answer:
+        if not form.cost.any():
+            return point
+        if np.all(form.upper == 1.0):
+            assert ray is not None
+            return ray
+        return Answer(claimed)
 
-    assert ray_and(Termination.OPTIMAL, [0, 0]).termination is Termination.UNBOUNDED
-    assert ray_and(Termination.INFEASIBLE, None).termination is Termination.INFEASIBLE
-    assert ray_and(Termination.UNBOUNDED, None).termination is Termination.INFEASIBLE
-    assert ray_and(Termination.LIMIT_NO_SOLUTION, None).termination is Termination.LIMIT_NO_SOLUTION
-    assert ray_and(Termination.OPTIMAL, [9, 9]).termination is not Termination.UNBOUNDED
+    assert faulty(claim).solve(UNBOUNDED).termination is answered
 
 
 def test_a_solver_that_raises_ends_in_an_error_that_names_it() -> None:

@@ -206,6 +206,7 @@ def enumerated(form: StandardForm) -> float | None:
 
 RANDOM = settings(
     max_examples=int(os.environ.get("BLOXOPT_EXAMPLES", "25")),
+    derandomize="BLOXOPT_EXAMPLES" not in os.environ,  # solvers have rare bugs of their own: hunt them on purpose
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )

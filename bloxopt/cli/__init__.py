@@ -37,10 +37,19 @@ def run(arguments: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader, such as `head`, has seen enough; Python must not fail again when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader, such as `head`, has seen enough.
+        _drop_output()
         return 1
+    except OSError as error:
+        if error.filename is None:
+            _drop_output()
+        return _fail(f"{error.filename or 'standard output'}: {error.strerror or error}")
     return code if isinstance(code, int) else 0
+
+
+def _drop_output() -> None:
+    """Python must not fail again when it flushes stdout at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(message: str) -> int:

@@ -22,7 +22,9 @@ _PARTIAL = ".partial-"
 
 def reason(error: OSError) -> str:
     """Why a file operation failed, in the system's words without the error number."""
-    return error.strerror or str(error) or type(error).__name__
+    # PyArrow's errors have no strerror; they quote the system's after its number.
+    quoted = re.search(r"\[errno \d+\] (.+)", str(error), re.IGNORECASE)
+    return error.strerror or (quoted[1] if quoted else str(error)) or type(error).__name__
 
 
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:

@@ -156,6 +156,20 @@ def test_a_reader_that_stops_reading_gets_no_traceback():
     process.stderr.close()
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("arguments", [["traces"], ["traces", "--json"], ["--version"]])
+def test_output_that_cannot_be_written_is_one_line(arguments):
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "bloxopt.cli", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (ended.returncode, ended.stderr) == (2, "error: standard output: No space left on device\n")
+
+
 @pytest.mark.parametrize("command", ["simulate", "compare"])
 def test_ctrl_c_ends_with_130_and_leaves_no_half_result(command, tmp_path):
     arguments = ["--policies", "fifo,max_min_fairness", "-j", "2"] if command == "compare" else []

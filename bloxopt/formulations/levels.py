@@ -8,7 +8,7 @@ blocks. Its prices λ on those rows give a *cut*: no x that satisfies the blocks
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from bloxopt.formulations.session import Session, Solved
 from bloxopt.formulations.standard_form import StandardForm
 from bloxopt.formulations.sums import sum_by
 from bloxopt.jobs import BoolArray, FloatArray
+
+_NO_REDUCED_COST = 1e-8
+"""Loss of θ per unit of a time share below which it counts as rounding."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +80,22 @@ class LevelProgram:
             prices=None if duals is None else -duals,
             solved=solved,
         )
+
+    def close_unused(self, solution: LevelSolution) -> None:
+        """Fix at 0 the time shares that no solution reaching these levels uses, for all later solves.
+
+        By complementary slackness those are the columns with a reduced cost: while the priced rows keep
+        their levels, any use of such a column would break the cut.
+        """
+        count = self.session.space.num_columns
+        reduced = solution.solved.result.reduced_costs
+        if reduced is None:
+            return
+        # Both factors of a complementary pair end slightly above 0 in interior-point methods: the larger tells.
+        unused = (reduced[:count] > _NO_REDUCED_COST) & (reduced[:count] > solution.x)
+        self._base.restrict(np.flatnonzero(unused), 0.0, 0.0)
+        closed = unused[self.rows.column]
+        self.rows = replace(self.rows, value=np.where(closed, 0.0, self.rows.value))
 
     def _theta_bounds(self, rows: Affine, free: BoolArray) -> tuple[float, float]:
         low, high = rows.limits(exclusive=self.session.exclusive_time)

@@ -117,6 +117,10 @@ def _fill(session: Session, rows: Affine) -> Outcome:
         stuck = ~fixed & ~full & _saturated(solution, rows, target, fixed)
         level[stuck] = height
         fixed |= full | stuck
+        if abs(solution.theta - 1.0) <= 10 * _TOO_LOW:
+            # Jobs that can no longer have a scarce GPU type are full below what they could use of it.
+            program.close_unused(solution)
+            cap = np.where(fixed, cap, np.minimum(cap, program.rows.limits(session.exclusive_time)[1]))
         complete = complete and not (session.out_of_time and not fixed.all())
     if solution is None or lowest is None:
         solved = session.solve(session.program(), Affine.nothing())

@@ -116,6 +116,19 @@ def test_water_filling_is_leximin_optimal(space, solver):
     np.testing.assert_allclose(levels, expected, rtol=1e-4)
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("solver", ["highs", "cvxpy:clarabel"])
+def test_water_filling_finds_many_distinct_levels_in_few_programs(seed, solver):
+    rng = np.random.default_rng(seed)
+    rates = np.exp(rng.normal(1.0, 1.2, 24))[:, None] * np.sort(rng.uniform(0.2, 4.0, (24, 3)), axis=1)[:, ::-1]
+    space = make_space(rates, rng.choice([1, 1, 2, 4], 24), [12, 12, 14])
+    expected = _leximin_one_job_at_a_time(space, normalised(space))
+    allocation = get_policy("water_filling_max_min_fairness").allocate(space, solver=solver)
+    np.testing.assert_allclose(allocation.levels, expected, rtol=1e-4)
+    assert len(np.unique(expected.round(5))) >= 8
+    assert allocation.num_solves <= 30
+
+
 def test_water_filling_raises_jobs_beyond_the_smallest_where_max_min_need_not():
     # One job can only use the single slow GPU, shared by two; the fast ones are for the others.
     space = make_space([[0, 1.0], [0, 1.0], [4.0, 0], [4.0, 0]], [1, 1, 1, 1], [2, 1])

@@ -22,9 +22,10 @@ _PARTIAL = ".partial-"
 
 def reason(error: OSError) -> str:
     """Why a file operation failed, in the system's words without the error number."""
-    # PyArrow's errors have no strerror; they quote the system's after its number.
-    quoted = re.search(r"\[errno \d+\] (.+)", str(error), re.IGNORECASE)
-    return error.strerror or (quoted[1] if quoted else str(error)) or type(error).__name__
+    text = error.strerror or str(error) or type(error).__name__
+    # PyArrow wraps the system's words: "Error writing bytes to file. Detail: [errno 28] No space left on device".
+    quoted = re.search(r"\[errno \d+\] (.+)", text)
+    return quoted[1] if quoted else text
 
 
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:

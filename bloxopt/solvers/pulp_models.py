@@ -81,7 +81,7 @@ def _row_duals(form: StandardForm, prices: FloatArray) -> FloatArray:
 
 
 def _cbc(form: StandardForm, options: SolverOptions, warm_start: FloatArray | None) -> Answer:
-    """Solve without CBC's integer preprocessing, which cuts off the optimum of about one in a thousand small programs.
+    """Solve without CBC's integer preprocessing, which cuts off the optimum of about 1 in 1,500 small programs.
 
     Without it CBC crashes on some infeasible programs, so those are asked again with it; an optimum found
     that way is not believed to be one.

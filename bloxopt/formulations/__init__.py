@@ -27,6 +27,7 @@ from bloxopt.formulations.measures import (
     RemainingTime,
     Restarts,
     TimeFraction,
+    Total,
 )
 from bloxopt.formulations.objectives import MaxMin, MaxSum, MinMax, Objective, RestartPenalty, WeightedSum
 from bloxopt.formulations.order_keys import Arrival, AttainedService, OrderKey, ShortestRemaining
@@ -81,6 +82,7 @@ __all__ = [
     "TenantQuota",
     "TimeFraction",
     "TimeShare",
+    "Total",
     "WaterFilling",
     "WeightedSum",
     "per_job",

@@ -105,7 +105,8 @@ class Affine:
 
     def total(self) -> Affine:
         """One row: the sum of all."""
-        return Affine(np.zeros_like(self.row), self.column, self.value, np.array([self.constant.sum()]))
+        constant = np.array([self.constant.sum()])
+        return Affine(np.zeros_like(self.row), self.column, self.value, constant, lambda: ["total"])
 
     def limits(self, exclusive: bool) -> tuple[FloatArray, FloatArray]:
         """Least and greatest value (rows,) over the box 0 ≤ x ≤ 1.

@@ -10,7 +10,7 @@ import numpy as np
 
 from bloxopt.errors import FormulationError
 from bloxopt.formulations.affine import Affine, Reciprocal
-from bloxopt.formulations.expressions import Expression, per_job
+from bloxopt.formulations.expressions import Expression, ExpressionLike, build_affine, per_job
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import FloatArray
 
@@ -117,6 +117,16 @@ class ColumnValue(Expression):
 
     def build(self, space: AllocationSpace) -> FloatArray:
         return np.asarray(self.value, dtype=np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class Total(Expression):
+    """One row: the sum of an affine expression over its rows, such as ``Total(Cost(price))`` for the cluster."""
+
+    expression: ExpressionLike
+
+    def build(self, space: AllocationSpace) -> Affine:
+        return build_affine(self.expression, space, "Total").total()
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ class Policy:
 
     ``constraints`` defaults to Capacity and TimeShare. A policy holds no state: one object may serve many
     simulations and a live cluster at once. ``heterogeneity_aware`` is False for a policy to which all GPU types
-    are the same (it only matters where a preset treats such policies apart). Raises :class:`~bloxopt.errors.FormulationError` for blocks that
-    are not what they should be.
+    are the same (it only matters where a preset treats such policies apart). Raises
+    :class:`~bloxopt.errors.FormulationError` for blocks that are not what they should be.
     """
 
     objective: Objective

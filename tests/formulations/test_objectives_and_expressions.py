@@ -31,6 +31,7 @@ from bloxopt.formulations import (
     TenantQuota,
     TimeFraction,
     TimeShare,
+    Total,
     WaterFilling,
     per_job,
 )
@@ -57,6 +58,7 @@ def test_expressions_measure_what_they_say():
     assert at(GpusUsed(by="tenant")) == [1.5, 1.5]
     assert at(GpusUsed(by="job")) == [0.75, 1.5, 0.75]
     assert at(Cost({"fast": 2.0, "MID": 1.0})) == [1.25, 3.0, 1.0]
+    assert at(Total(Cost({"fast": 2.0, "mid": 1.0}))) == [5.25]
     assert at(Restarts()) == pytest.approx([36 * 0.75, 0.0, 36 * 0.75])
     assert at(Restarts(seconds=10)) == pytest.approx([7.5, 0.0, 7.5])
     assert at(RemainingTime()) == pytest.approx([100 / 2.5, 300 / 4.5, 50 / 0.75])

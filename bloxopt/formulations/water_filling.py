@@ -77,7 +77,7 @@ def _fill(session: Session, rows: Affine) -> Outcome:
     program = LevelProgram(session, rows, "WaterFilling", duals=True)
     fixed = cap <= 0.0
     level = np.where(fixed, 0.0, cap)
-    cuts: list[Cut] = []
+    cuts = [_gpu_guess(session.space, rows)]
     lowest: LevelSolution | None = None
     solution: LevelSolution | None = None
     complete = True
@@ -138,6 +138,17 @@ def _fill(session: Session, rows: Affine) -> Outcome:
         levels=reached,
         message=solution.solved.result.message,
     )
+
+
+def _gpu_guess(space: AllocationSpace, rows: Affine) -> Cut:
+    """Where to start: as if all GPUs were one pool and every row used the columns that need fewest of them.
+
+    An upper bound where Capacity holds; where it does not, just a start that the first solve corrects.
+    """
+    useful = rows.value > 0
+    need = np.full(rows.num_rows, np.inf)
+    np.minimum.at(need, rows.row[useful], space.num_gpus[rows.column[useful]] / rows.value[useful])
+    return Cut(np.where(np.isfinite(need), need, 0.0), float(space.capacity.sum()))
 
 
 def _saturated(solution: LevelSolution, rows: Affine, target: FloatArray, fixed: BoolArray) -> BoolArray:

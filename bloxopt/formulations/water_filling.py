@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bloxopt.errors import FormulationError
+from bloxopt.errors import FormulationError, InfeasibleError
 from bloxopt.formulations.affine import Affine
 from bloxopt.formulations.expressions import ExpressionLike, build_affine
 from bloxopt.formulations.levels import Cut, LevelProgram, LevelSolution
@@ -26,8 +26,10 @@ from bloxopt.solvers.base import Termination
 
 _REACHED = 1e-7
 """A level counts as reached when θ is within this of 1; solvers promise no more."""
-_HELD_BELOW = 1e-7
+_HELD_BELOW = 1e-8
 """Fixed levels are asked for with this much relative slack, so that rounding cannot make them impossible."""
+_HELD_FAR_BELOW = 1e-5
+"""A solver that finds them impossible all the same is asked again with ten times the slack, up to this."""
 _TOO_LOW = 1e-6
 """A level whose θ exceeds 1 by more than this is too low: rounding in a cut of an earlier stage."""
 _SAME_LEVEL = 1e-8
@@ -84,14 +86,23 @@ def _fill(session: Session, rows: Affine) -> Outcome:
     while not fixed.all() and complete:
         top = height = float(cap[~fixed].max())
         # What the last allocation gives is possible together; asking for a hair less leaves room for rounding.
-        held = level if solution is None else np.minimum(level, rows.at(solution.x)) * (1.0 - _HELD_BELOW)
+        given = level if solution is None else np.minimum(level, rows.at(solution.x))
+        slack = _HELD_BELOW
+        held = given * (1.0 - slack)
         for cut in cuts:
             if _says_enough(cut, level, fixed):
                 height = min(height, highest_level(cut, cap, held, fixed))
         possible, missed = 0.0, np.inf
         for _ in range(_MOST_STEPS):
             target = np.where(fixed, held, np.minimum(height, cap))
-            solution = program.solve(target, fixed)
+            try:
+                solution = program.solve(target, fixed)
+            except InfeasibleError:
+                if solution is None or slack > _HELD_FAR_BELOW:
+                    raise
+                slack *= 10.0
+                held = given * (1.0 - slack)
+                continue
             assert solution.cut is not None
             cuts.append(solution.cut)
             if solution.theta >= 1.0 - _REACHED:

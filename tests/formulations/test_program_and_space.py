@@ -127,9 +127,14 @@ def test_priority_with_a_quota_stays_within_it_and_needs_no_solver(space):
     assert not fits.any(), "a job that fits was left out"
 
 
+def space_of_many_levels():
+    rng = np.random.default_rng(0)
+    rates = np.exp(rng.normal(1.0, 1.2, 24))[:, None] * np.sort(rng.uniform(0.2, 4.0, (24, 3)), axis=1)[:, ::-1]
+    return make_space(rates, rng.choice([1, 1, 2, 4], 24), [12, 12, 14])
+
+
 def test_when_time_is_up_what_was_found_is_returned_and_reported_as_such(monkeypatch):
-    rng = np.random.default_rng(5)
-    space = make_space(rng.uniform(1, 9, (30, 3)), rng.choice([1, 2, 4], 30), [6, 6, 8])
+    space = space_of_many_levels()
     policy = Policy(objective=WaterFilling(NormalizedThroughput()), solver="highs")
     whole = policy.allocate(space)
     monkeypatch.setattr(Session, "out_of_time", property(lambda session: session.num_solves >= 2))
@@ -149,8 +154,7 @@ def test_the_time_limit_is_what_is_left_for_each_solve():
             self.limits.append(options.time_limit)
             return get_solver("highs").solve(form, options)
 
-    rng = np.random.default_rng(5)
-    space = make_space(rng.uniform(1, 9, (30, 3)), rng.choice([1, 2, 4], 30), [6, 6, 8])
+    space = space_of_many_levels()
     policy = Policy(objective=WaterFilling(NormalizedThroughput()), solver=Patient())
     policy.allocate(space, options=SolverOptions(time_limit=60.0))
     assert len(Patient.limits) > 2

@@ -119,9 +119,12 @@ class Allocation:
                 worst = float(amount[row])
                 where = f"{name}({str(block.labels(self.space)[row])!r})"
         if where:
+            source, remedy = f"of solver {self.solver!r}", "use a more exact solver"
+            if not self.num_solves:
+                source, remedy = "in closed form", "this objective cannot take that block into account"
             raise CheckError(
-                f"the allocation of solver {self.solver!r} breaks {where} by {worst:.3g} (relative to limits above 1; "
-                f"tolerance {tolerance:g}): it was not applied; use a more exact solver"
+                f"the allocation {source} breaks {where} by {worst:.3g} (relative to limits above 1; tolerance "
+                f"{tolerance:g}): it was not applied; {remedy}"
             )
 
     def _by_block(self, values: FloatArray) -> dict[str, pd.Series[float]]:

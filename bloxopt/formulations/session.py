@@ -124,7 +124,10 @@ class Session:
         result = self._run(form)
         ending = result.termination
         if ending is Termination.INFEASIBLE:
-            raise infeasibility(self._base, lambda diagnosis: self._run(diagnosis), result.solver)
+            blocks = self._base.copy()
+            if program.is_mip:
+                blocks.make_integer()
+            raise infeasibility(blocks, self._run, result.solver)
         if ending is Termination.UNBOUNDED:
             raise UnboundedError(
                 f"solver {result.solver!r}: the objective grows without limit: bound the columns that blocks add, "

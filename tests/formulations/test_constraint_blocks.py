@@ -9,11 +9,13 @@ from instances import make_space
 from bloxopt.errors import CheckError, FormulationError, InfeasibleError
 from bloxopt.formulations import (
     Allocation,
+    Arrival,
     Budget,
     Capacity,
     Constraint,
     Deadlines,
     EffectiveThroughput,
+    IsolatedShare,
     Limit,
     MaxMin,
     MaxSum,
@@ -22,6 +24,7 @@ from bloxopt.formulations import (
     OneConfiguration,
     PinRunning,
     Policy,
+    Priority,
     TenantQuota,
     TimeFraction,
     TimeShare,
@@ -200,6 +203,18 @@ def test_blocks_that_conflict_are_named_with_what_to_relax():
     assert "Capacity" in message
     assert "TimeShare" not in message
     assert "relax" in message
+
+
+def test_whole_configurations_that_conflict_are_named_also_under_an_order():
+    space = make_space([[1.0], [1.0]], [1, 1], [1], tenants=["a", "b"])
+    policy = Policy(objective=Priority(Arrival()), constraints=[Capacity(), MinimumShare(0.5)])
+    with pytest.raises(InfeasibleError, match=r"MinimumShare\('job-\d'\) by"):
+        policy.allocate(space)
+
+
+def test_a_closed_form_that_breaks_a_block_is_not_applied():
+    with pytest.raises(CheckError, match=r"closed form breaks TenantQuota\('a'\)"):
+        Policy(objective=IsolatedShare(), constraints=[*BASE, TenantQuota({"a": 0.1})]).allocate(two_tenants())
 
 
 def test_two_blocks_of_one_class_are_reported_apart():

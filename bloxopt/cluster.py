@@ -6,7 +6,7 @@ import csv
 import math
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +28,9 @@ class Node:
     """A server with ``num_gpus`` GPUs of one type.
 
     ``cpus`` and ``memory_gib`` are ``None`` where unknown, which means that they never limit.
+    ``island_gpus`` GPUs each are linked by NVLink (None: all of the node). ``labels`` (name → value) are
+    what a job's node selector looks for; a node with ``taints`` takes only jobs that tolerate them all;
+    one ``reserved_for`` a tenant takes that tenant's jobs alone; one that is ``drained`` takes no new jobs.
     """
 
     name: str
@@ -36,15 +39,41 @@ class Node:
     cpus: float | None = None
     memory_gib: float | None = None
     rack: str = "rack-0"
+    datacenter: str = "datacenter-0"
+    island_gpus: int | None = None
+    labels: Mapping[str, str] | tuple[tuple[str, str], ...] = ()
+    taints: tuple[str, ...] = ()
+    reserved_for: str | None = None
+    drained: bool = False
 
     def __post_init__(self) -> None:
-        for field in ("name", "gpu_type", "rack"):
+        labels = tuple(sorted(self.labels.items() if isinstance(self.labels, Mapping) else self.labels))
+        object.__setattr__(self, "labels", labels)
+        object.__setattr__(self, "taints", tuple(sorted(set(self.taints))))
+        for pair in (*labels, *((taint,) for taint in self.taints)):
+            if not all(isinstance(part, str) and part for part in pair):
+                raise ClusterError(f"node {self.name!r}: labels and taints must be non-empty strings, not {pair!r}")
+        if not isinstance(self.drained, bool):
+            raise ClusterError(f"node {self.name!r}: drained is {self.drained!r}, must be true or false")
+        for field in (
+            "name",
+            "gpu_type",
+            "rack",
+            "datacenter",
+            *(() if self.reserved_for is None else ("reserved_for",)),
+        ):
             text = getattr(self, field)
             if not isinstance(text, str) or not text or not text.isprintable():
                 raise ClusterError(f"node {self.name!r}: {field} is {text!r}, must be a non-empty printable string")
         if not _is_number(self.num_gpus) or self.num_gpus != round(self.num_gpus) or not 1 <= self.num_gpus <= MAX_GPUS:
             raise ClusterError(
                 f"node {self.name!r}: num_gpus is {self.num_gpus!r}, must be a whole number from 1 to {MAX_GPUS}"
+            )
+        if self.island_gpus is not None and (
+            not _is_number(self.island_gpus) or self.island_gpus < 1 or self.num_gpus % self.island_gpus
+        ):
+            raise ClusterError(
+                f"node {self.name!r}: island_gpus is {self.island_gpus!r}, must divide its {self.num_gpus} GPUs"
             )
         for field in ("cpus", "memory_gib"):
             value = getattr(self, field)
@@ -150,6 +179,12 @@ class Cluster:
                 "cpus": _number(where, "cpus", row["cpus"]) if "cpus" in row else None,
                 "memory_gib": _number(where, "memory_gib", row["memory_gib"]) if "memory_gib" in row else None,
                 "rack": row.get("rack", "rack-0"),
+                "datacenter": row.get("datacenter", "datacenter-0"),
+                "island_gpus": _whole(where, "island_gpus", row["island_gpus"]) if "island_gpus" in row else None,
+                "labels": _labels(where, row.get("labels", {})),
+                "taints": _taints(where, row.get("taints", [])),
+                "reserved_for": row.get("reserved_for"),
+                "drained": _flag(where, "drained", row.get("drained", False)),
             }
             base = row.get("name")
             for repeat in range(count):
@@ -180,6 +215,16 @@ class Cluster:
     def node_gpus(self) -> IntArray:
         """GPUs of each node, shape (nodes,)."""
         return np.array([node.num_gpus for node in self.nodes], dtype=np.int64)
+
+    @cached_property
+    def gpu_offset(self) -> IntArray:
+        """First GPU number of each node and, last, the number of GPUs in all; shape (nodes + 1,)."""
+        return np.concatenate([[0], np.cumsum(self.node_gpus)]).astype(np.int64)
+
+    @cached_property
+    def gpu_node(self) -> IntArray:
+        """Node of each GPU, shape (GPUs,)."""
+        return np.repeat(np.arange(len(self.nodes)), self.node_gpus)
 
     @cached_property
     def node_cpus(self) -> FloatArray:
@@ -253,6 +298,36 @@ def _number(where: str, field: str, value: Any) -> float:
         return float(value)
     except (TypeError, ValueError, OverflowError):
         raise ClusterError(f"{where}: {field} is {value!r}, must be a number") from None
+
+
+def _labels(where: str, value: Any) -> dict[str, str]:
+    """Labels from a TOML table, or from ``name=value;name=value`` in a CSV."""
+    if isinstance(value, str):
+        pairs = [part.partition("=") for part in value.split(";") if part]
+        if not all(sign for _, sign, _ in pairs):
+            raise ClusterError(f"{where}: labels is {value!r}, must be name=value pairs joined by ';'")
+        return {name.strip(): content.strip() for name, _, content in pairs}
+    if not isinstance(value, dict):
+        raise ClusterError(f"{where}: labels is {value!r}, must be a table of names and values")
+    return value
+
+
+def _taints(where: str, value: Any) -> tuple[str, ...]:
+    """Taints from a TOML array, or joined by ``;`` in a CSV."""
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(";") if part.strip())
+    if not isinstance(value, list):
+        raise ClusterError(f"{where}: taints is {value!r}, must be an array of names")
+    return tuple(value)
+
+
+def _flag(where: str, key: str, value: Any) -> bool:
+    """True or false, from TOML or as a word in a CSV."""
+    words = {"true": True, "false": False}
+    flag = words.get(value.strip().lower()) if isinstance(value, str) else value
+    if not isinstance(flag, bool):
+        raise ClusterError(f"{where}: {key} is {value!r}, must be true or false")
+    return flag
 
 
 def _whole(where: str, field: str, value: Any) -> int:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bloxopt.errors import TraceError
+from bloxopt.needs import NO_NEEDS, PlacementNeeds
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -34,6 +35,8 @@ class Job:
     Units: seconds (``arrival``, ``duration``, ``deadline``, ``restart_cost``), steps, GPUs, CPUs,
     GiB. ``deadline`` is an absolute time, ``None`` for none. ``restart_cost`` is the time a job
     loses each time it starts again after a preemption. ``weight`` is its priority weight (> 0).
+    ``gpu_share`` below 1 asks for that part of one GPU, which the job shares with others. ``needs`` holds
+    its placement constraints.
     Raises :class:`~bloxopt.errors.TraceError` naming the job and the field.
     """
 
@@ -51,6 +54,8 @@ class Job:
     restart_cost: float = 0.0
     cpus_per_gpu: float = 0.0
     memory_gib_per_gpu: float = 0.0
+    gpu_share: float = 1.0
+    needs: PlacementNeeds = NO_NEEDS
 
     def __post_init__(self) -> None:
         def fail(field: str, value: object, wanted: str) -> None:
@@ -91,6 +96,11 @@ class Job:
         number("restart_cost", self.restart_cost, 0.0, False, "a finite number of seconds >= 0")
         number("cpus_per_gpu", self.cpus_per_gpu, 0.0, False, "a finite number >= 0")
         number("memory_gib_per_gpu", self.memory_gib_per_gpu, 0.0, False, "a finite number >= 0")
+        number("gpu_share", self.gpu_share, 0.001, False, "a part of a GPU from 0.001 to 1")
+        if self.gpu_share > 1 or (self.gpu_share < 1 and (low, high) != (1, 1)):
+            fail("gpu_share", self.gpu_share, "at most 1, and below 1 only for jobs of one GPU")
+        if not isinstance(self.needs, PlacementNeeds):
+            fail("needs", self.needs, "a PlacementNeeds")
 
     @property
     def gpu_range(self) -> tuple[int, int]:
@@ -106,8 +116,8 @@ class JobTable:
     """The same jobs as arrays of equal length, sorted by arrival (stable).
 
     ``total_steps`` is always set: where a job came with a duration alone it equals the duration.
-    ``duration`` is NaN where unknown and ``deadline`` is +inf where there is none. ``job_type`` and
-    ``tenant`` are codes into ``job_types`` and ``tenants``.
+    ``duration`` is NaN where unknown and ``deadline`` is +inf where there is none. ``job_type``, ``tenant``
+    and ``needs`` are codes into ``job_types``, ``tenants`` and ``need_kinds``.
     """
 
     job_id: NDArray[np.object_]
@@ -124,6 +134,9 @@ class JobTable:
     restart_cost: FloatArray
     cpus_per_gpu: FloatArray
     memory_gib_per_gpu: FloatArray
+    gpu_share: FloatArray
+    needs: IntArray
+    need_kinds: tuple[PlacementNeeds, ...]
     job_types: tuple[str, ...]
     tenants: tuple[str, ...]
 
@@ -150,6 +163,8 @@ class JobTable:
             restart_cost=[job.restart_cost for job in jobs],
             cpus_per_gpu=[job.cpus_per_gpu for job in jobs],
             memory_gib_per_gpu=[job.memory_gib_per_gpu for job in jobs],
+            gpu_share=[job.gpu_share for job in jobs],
+            needs=[job.needs for job in jobs],
         )
 
     @classmethod
@@ -181,6 +196,7 @@ class JobTable:
         steps = column("total_steps", math.nan, np.float64)
         job_type, job_types = coded("job_type", "generic")
         tenant, tenants = coded("tenant", "default")
+        needs, need_kinds = _coded_needs(columns.pop("needs", None), count)
         min_gpus = columns.pop("min_gpus", None)
         max_gpus = columns.pop("max_gpus", None)
         table = cls(
@@ -198,6 +214,9 @@ class JobTable:
             restart_cost=column("restart_cost", 0.0, np.float64),
             cpus_per_gpu=column("cpus_per_gpu", 0.0, np.float64),
             memory_gib_per_gpu=column("memory_gib_per_gpu", 0.0, np.float64),
+            gpu_share=column("gpu_share", 1.0, np.float64),
+            needs=needs,
+            need_kinds=need_kinds,
             job_types=job_types,
             tenants=tenants,
         )
@@ -224,6 +243,12 @@ class JobTable:
         """Job type of each job as a string."""
         return np.asarray(self.job_types, dtype=object)[self.job_type]
 
+    @cached_property
+    def gpu_milli(self) -> list[int]:
+        """Part of each of its GPUs that a job gets, in thousandths."""
+        parts: list[int] = np.round(self.gpu_share * 1000).astype(np.int64).tolist()
+        return parts
+
     def job(self, index: int) -> Job:
         """Row ``index`` as a :class:`Job`."""
         duration, deadline = float(self.duration[index]), float(self.deadline[index])
@@ -243,11 +268,22 @@ class JobTable:
             restart_cost=float(self.restart_cost[index]),
             cpus_per_gpu=float(self.cpus_per_gpu[index]),
             memory_gib_per_gpu=float(self.memory_gib_per_gpu[index]),
+            gpu_share=float(self.gpu_share[index]),
+            needs=self.need_kinds[self.needs[index]],
         )
 
     def __iter__(self) -> Iterator[Job]:
         return (self.job(index) for index in range(len(self)))
 
 
+def _coded_needs(needs: Any, count: int) -> tuple[IntArray, tuple[PlacementNeeds, ...]]:
+    """Codes of equal needs, and the needs they stand for; no needs at all where none are given."""
+    if needs is None:
+        return np.zeros(count, np.int64), (NO_NEEDS,)
+    kinds: dict[PlacementNeeds, int] = {}
+    codes = [kinds.setdefault(entry, len(kinds)) for entry in needs]
+    return np.array(codes, dtype=np.int64), tuple(kinds) or (NO_NEEDS,)
+
+
 _LARGEST = float(np.finfo(np.float64).max)
-_ARRAY_FIELDS = tuple(f.name for f in fields(JobTable) if f.name not in ("job_types", "tenants"))
+_ARRAY_FIELDS = tuple(f.name for f in fields(JobTable) if f.name not in ("job_types", "tenants", "need_kinds"))

@@ -84,14 +84,12 @@ class Scheduler:
         allocation = self._replan(space) if self.selector.needs_plan and len(active) else None
         assignment, started, stopped = state.assignment, 0, 0
         if len(active):
-            workspace = Workspace(assignment, catalog.cluster, ledger.table, state.node_up)
-            stop, start = self.selector.select(self.policy, space, self._plan).place(
-                assignment, workspace, self.placement
-            )
+            workspace = Workspace(assignment, catalog.cluster, ledger.table, state.node_up, self.placement)
+            stop, start = self.selector.select(self.policy, space, self._plan).place(assignment, workspace)
             assignment = assignment.change(stop, start)
             started, stopped = len(start), len(stop)
         self.backend.apply(assignment)
-        used = int(catalog.cluster.num_gpus - assignment.free_gpus.sum())
+        used = int(catalog.cluster.num_gpus - assignment.free.gpus.sum())
         record = Round(
             state.now,
             admitted,

@@ -1,12 +1,12 @@
 """Placement: which nodes a gang gets.
 
-A strategy is one function ``(available, need) -> (nodes, counts) | None`` in a file of its own and
+A strategy is one function ``(offer, need) -> Found | None`` in a file of its own and
 one line in :data:`PLACEMENTS`; the passes apply it to all jobs of a round.
 """
 
 from __future__ import annotations
 
-from bloxopt.placement.strategy import Strategy
+from bloxopt.placement.strategy import Found, Offer, Strategy
 from bloxopt.registry import Registry
 
 PLACEMENTS = Registry(
@@ -34,4 +34,4 @@ def placement_table() -> list[dict[str, str]]:
     ]
 
 
-__all__ = ["PLACEMENTS", "Strategy", "get_placement", "placement_table"]
+__all__ = ["PLACEMENTS", "Found", "Offer", "Strategy", "get_placement", "placement_table"]

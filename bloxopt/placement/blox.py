@@ -7,25 +7,25 @@ from __future__ import annotations
 
 import numpy as np
 
-from bloxopt.jobs import IntArray
-from bloxopt.placement.strategy import NodeCounts
+from bloxopt.placement.strategy import Found, Offer
 
 
-def scattered(available: IntArray, need: int) -> NodeCounts | None:
+def scattered(offer: Offer, need: int) -> Found | None:
     """Blox' scattered search: succeeds only if whole steps of up to ``need`` GPUs a node add up to it exactly.
 
     Each node offers its first ``need`` free GPUs, never fewer, so free counts (1, 4) cannot serve 2.
     """
+    available = offer.available
     nodes = available.nonzero()[0]
     offered = np.minimum(available[nodes], need)
     total = offered.cumsum()
     last = int(np.searchsorted(total, need))
     if last == len(total) or total[last] != need:
         return None
-    return tuple(nodes[: last + 1].tolist()), tuple(offered[: last + 1].tolist())
+    return Found(tuple(nodes[: last + 1].tolist()), tuple(offered[: last + 1].tolist()))
 
 
-def consolidated(available: IntArray, need: int) -> NodeCounts | None:
+def consolidated(offer: Offer, need: int) -> Found | None:
     """Blox' consolidated search: the first node whose free GPUs equal the gang exactly."""
-    exact = (available == need).nonzero()[0]
-    return ((int(exact[0]),), (need,)) if len(exact) else None
+    exact = (offer.available == need).nonzero()[0]
+    return Found((int(exact[0]),), (need,)) if len(exact) else None

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from bloxopt.jobs import IntArray
-from bloxopt.placement.strategy import NodeCounts
+from bloxopt.placement.strategy import Found, Offer
 
 
-def consolidated(available: IntArray, need: int) -> NodeCounts | None:
+def consolidated(offer: Offer, need: int) -> Found | None:
     """Use the fewest nodes: the fullest one that fits, else the emptiest ones and a best fit for the rest."""
     nodes: list[int] = []
     counts: list[int] = []
-    left = available.copy()
+    left = offer.available.copy()
     while need > 0:
         fits = left >= need
         if fits.any():
@@ -27,4 +26,4 @@ def consolidated(available: IntArray, need: int) -> NodeCounts | None:
         counts.append(taken)
         left[node] = 0
         need -= taken
-    return tuple(nodes), tuple(counts)
+    return Found(tuple(nodes), tuple(counts))

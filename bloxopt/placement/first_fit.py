@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from bloxopt.jobs import IntArray
-from bloxopt.placement.strategy import NodeCounts
+from bloxopt.placement.strategy import Found, Offer
 
 
-def first_fit(available: IntArray, need: int) -> NodeCounts | None:
+def first_fit(offer: Offer, need: int) -> Found | None:
     """Fill node after node in their order; a gang may span nodes."""
+    available = offer.available
     nodes = available.nonzero()[0]
     have = available[nodes]
     total = have.cumsum()
@@ -18,4 +18,4 @@ def first_fit(available: IntArray, need: int) -> NodeCounts | None:
         return None
     counts = have[: last + 1].tolist()
     counts[-1] -= int(total[last]) - need
-    return tuple(nodes[: last + 1].tolist()), tuple(counts)
+    return Found(tuple(nodes[: last + 1].tolist()), tuple(counts))

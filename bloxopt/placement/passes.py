@@ -7,16 +7,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from bloxopt.jobs import IntArray
-from bloxopt.placement.strategy import Strategy
 from bloxopt.placement.workspace import Workspace
-from bloxopt.runtime.assignment import Assignment, Grant
+from bloxopt.runtime.assignment import Assignment
+from bloxopt.runtime.resources import Grant
 
 Changes = tuple[list[int], dict[int, Grant]]
 """Rows that stop, and the grants of those that start; a row in both is moved or restarted."""
 
 
 def place_decision(
-    row: IntArray, gpu_type: IntArray, num_gpus: IntArray, assignment: Assignment, workspace: Workspace, find: Strategy
+    row: IntArray, gpu_type: IntArray, num_gpus: IntArray, assignment: Assignment, workspace: Workspace
 ) -> Changes:
     """Run exactly the listed jobs: those that keep their configuration keep their GPUs, the others stop first.
 
@@ -24,17 +24,18 @@ def place_decision(
     place waits for the next round.
     """
     wanted = {int(r): (int(t), int(n)) for r, t, n in zip(row, gpu_type, num_gpus, strict=True)}
-    stop = [r for r, grant in assignment.items() if wanted.get(r) != (grant.gpu_type, grant.num_gpus)]
+    grants = assignment.grants
+    stop = [r for r, grant in grants.items() if wanted.get(r) != (grant.gpu_type, grant.num_gpus)]
     for r in stop:
-        workspace.give_back(r, assignment[r])
+        workspace.give_back(r, grants[r])
     stopped = set(stop)
     start: dict[int, Grant] = {}
-    fresh = [r for r in wanted if r not in assignment or r in stopped]
+    fresh = [r for r in wanted if r not in grants or r in stopped]
     for r in sorted(fresh, key=lambda r: -wanted[r][1]):
         kind, need = wanted[r]
-        found = find(workspace.available(r, kind), need)
-        if found is not None:
-            start[r] = grant = Grant(kind, *found)
+        grant = workspace.find(r, kind, need)
+        if grant is not None:
+            start[r] = grant
             workspace.take(r, grant)
     return stop, start
 
@@ -45,7 +46,6 @@ def place_queue(
     preference: Sequence[Sequence[int]],
     assignment: Assignment,
     workspace: Workspace,
-    find: Strategy,
 ) -> Changes:
     """Serve waiting jobs in order; each may evict running jobs from the end of the order back to its own place.
 
@@ -54,7 +54,8 @@ def place_queue(
     ``num_gpus`` and ``preference`` (GPU types, best first) are indexed by job row. Source: Blox.
     """
     rows: list[int] = order.tolist()
-    running = [row in assignment for row in rows]
+    grants = assignment.grants
+    running = [row in grants for row in rows]
     stop: list[int] = []
     start: dict[int, Grant] = {}
     last = len(rows) - 1
@@ -65,9 +66,8 @@ def place_queue(
         grant: Grant | None = None
         while grant is None:
             for kind in preference[row]:
-                found = find(workspace.available(row, kind), need)
-                if found is not None:
-                    grant = Grant(kind, *found)
+                grant = workspace.find(row, kind, need)
+                if grant is not None:
                     break
             else:
                 while last > position and not running[last]:
@@ -76,7 +76,7 @@ def place_queue(
                     return stop, start
                 evicted = rows[last]
                 running[last] = False
-                workspace.give_back(evicted, assignment[evicted])
+                workspace.give_back(evicted, grants[evicted])
                 stop.append(evicted)
         start[row] = grant
         workspace.take(row, grant)

@@ -6,17 +6,24 @@ import numpy as np
 
 from bloxopt.cluster import Cluster
 from bloxopt.jobs import BoolArray, IntArray, JobTable
-from bloxopt.runtime.assignment import Assignment, Grant
+from bloxopt.placement.strategy import Found, Offer, Strategy
+from bloxopt.runtime.assignment import Assignment
+from bloxopt.runtime.resources import WHOLE_GPU, Grant, Resources
 
 
 class Workspace:
-    """Free GPUs (CPUs, memory) per node of an assignment, counting only nodes that are up."""
+    """Free GPUs (CPUs, memory) of an assignment, counting only nodes that are up.
 
-    def __init__(self, assignment: Assignment, cluster: Cluster, jobs: JobTable, node_up: BoolArray) -> None:
-        self._jobs = jobs
-        self._free = assignment.free_gpus.copy()
-        self._cpus = None if assignment.free_cpus is None else assignment.free_cpus.copy()
-        self._memory = None if assignment.free_memory_gib is None else assignment.free_memory_gib.copy()
+    ``find`` looks for a gang's GPUs without taking them; ``take`` and ``give_back`` book grants.
+    """
+
+    def __init__(
+        self, assignment: Assignment, cluster: Cluster, jobs: JobTable, node_up: BoolArray, strategy: Strategy
+    ) -> None:
+        self.cluster = cluster
+        self.jobs = jobs
+        self.free: Resources = assignment.free.copy()
+        self._strategy = strategy
         uniform = len(cluster.gpu_types) == 1 and bool(node_up.all())
         self._usable: list[BoolArray] | None = (
             None
@@ -24,24 +31,46 @@ class Workspace:
             else [np.equal(cluster.node_gpu_type, kind) & node_up for kind in range(len(cluster.gpu_types))]
         )
 
-    def available(self, row: int, gpu_type: int) -> IntArray:
-        """GPUs of a type on each node that job ``row`` could use, (nodes,): free, up, with its CPUs and memory."""
-        free = self._free if self._usable is None else self._free * self._usable[gpu_type]
-        for left, need in ((self._cpus, self._jobs.cpus_per_gpu), (self._memory, self._jobs.memory_gib_per_gpu)):
-            if left is not None and need[row] > 0:
-                fits = np.floor(np.minimum(left / need[row] + 1e-9, free))
+    def find(self, row: int, gpu_type: int, need: int) -> Grant | None:
+        """GPUs for a gang of ``need``, None if the strategy finds none."""
+        found = self._strategy(Offer(self._available(row, gpu_type), row, gpu_type, self), need)
+        if found is None:
+            return None
+        nodes, counts, gpus = Found(*found)
+        milli = self.jobs.gpu_milli[row]
+        return Grant(gpu_type, nodes, counts, self._pick(nodes, counts, milli) if gpus is None else gpus, milli)
+
+    def take(self, row: int, grant: Grant) -> None:
+        self.free.take(row, grant)
+
+    def give_back(self, row: int, grant: Grant) -> None:
+        self.free.give_back(row, grant)
+
+    def _available(self, row: int, gpu_type: int) -> IntArray:
+        """GPUs of a type on each node that job ``row`` could use, (nodes,)."""
+        jobs, left = self.jobs, self.free
+        free = left.gpus if jobs.gpu_milli[row] == WHOLE_GPU else self._shareable(row)
+        if self._usable is not None:
+            free = free * self._usable[gpu_type]
+        for stock, need in ((left.cpus, jobs.cpus_per_gpu), (left.memory_gib, jobs.memory_gib_per_gpu)):
+            if stock is not None and need[row] > 0:
+                fits = np.floor(np.minimum(stock / need[row] + 1e-9, free))
                 free = np.maximum(fits, 0).astype(np.int64)
         return free
 
-    def take(self, row: int, grant: Grant) -> None:
-        self._book(row, grant, -1)
+    def _shareable(self, row: int) -> IntArray:
+        """GPUs of each node with enough left for a job that asks for part of one."""
+        enough = self.free.milli >= self.jobs.gpu_milli[row]
+        return np.add.reduceat(enough.astype(np.int64), self.cluster.gpu_offset[:-1])
 
-    def give_back(self, row: int, grant: Grant) -> None:
-        self._book(row, grant, 1)
-
-    def _book(self, row: int, grant: Grant, sign: int) -> None:
-        for node, count in zip(grant.nodes, grant.counts, strict=True):
-            self._free[node] += sign * count
-            if self._cpus is not None and self._memory is not None:
-                self._cpus[node] += sign * count * self._jobs.cpus_per_gpu[row]
-                self._memory[node] += sign * count * self._jobs.memory_gib_per_gpu[row]
+    def _pick(self, nodes: tuple[int, ...], counts: tuple[int, ...], milli: int) -> tuple[int, ...]:
+        """The first whole GPUs free on each node; for a share the fullest GPU that still has room."""
+        offset = self.cluster.gpu_offset
+        gpus: list[int] = []
+        for node, count in zip(nodes, counts, strict=True):
+            left = self.free.milli[offset[node] : offset[node + 1]]
+            order = (left >= milli).nonzero()[0]
+            if milli < WHOLE_GPU:
+                order = order[np.argsort(left[order], kind="stable")]
+            gpus.extend((order[:count] + offset[node]).tolist())
+        return tuple(gpus)

@@ -11,7 +11,6 @@ import numpy as np
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import FloatArray, IntArray
 from bloxopt.placement.passes import Changes, place_decision, place_queue
-from bloxopt.placement.strategy import Strategy
 from bloxopt.placement.workspace import Workspace
 from bloxopt.runtime.assignment import Assignment
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 class Selection(Protocol):
     """What should run this round, ready to be placed."""
 
-    def place(self, assignment: Assignment, workspace: Workspace, find: Strategy) -> Changes: ...
+    def place(self, assignment: Assignment, workspace: Workspace) -> Changes: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,8 +33,8 @@ class Decision:
     gpu_type: IntArray
     num_gpus: IntArray
 
-    def place(self, assignment: Assignment, workspace: Workspace, find: Strategy) -> Changes:
-        return place_decision(self.row, self.gpu_type, self.num_gpus, assignment, workspace, find)
+    def place(self, assignment: Assignment, workspace: Workspace) -> Changes:
+        return place_decision(self.row, self.gpu_type, self.num_gpus, assignment, workspace)
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,8 +45,8 @@ class Queue:
     num_gpus: Sequence[int]
     preference: Sequence[Sequence[int]]
 
-    def place(self, assignment: Assignment, workspace: Workspace, find: Strategy) -> Changes:
-        return place_queue(self.row, self.num_gpus, self.preference, assignment, workspace, find)
+    def place(self, assignment: Assignment, workspace: Workspace) -> Changes:
+        return place_queue(self.row, self.num_gpus, self.preference, assignment, workspace)
 
 
 class Plan:

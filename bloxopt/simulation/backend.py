@@ -8,8 +8,9 @@ import numpy as np
 
 from bloxopt.formulations.space import ConfigurationCatalog
 from bloxopt.jobs import BoolArray, FloatArray, IntArray
-from bloxopt.runtime.assignment import Assignment, Grant
+from bloxopt.runtime.assignment import Assignment
 from bloxopt.runtime.backend import ClusterState, Ran
+from bloxopt.runtime.resources import Grant
 from bloxopt.simulation.failures import NodeEvents
 from bloxopt.simulation.options import SimulationOptions
 from bloxopt.state import JobLedger, JobStatus
@@ -64,20 +65,20 @@ class SimulatedBackend:
 
     def apply(self, assignment: Assignment) -> None:
         """Stop, move and start jobs; a job that stops without having finished was preempted."""
-        before = self._assignment
-        if assignment is before:
+        if assignment is self._assignment:
             return
+        before, after = self._assignment.grants, assignment.grants
         ledger = self.ledger
-        started = [row for row, grant in assignment.items() if before.get(row) is not grant]
+        started = [row for row, grant in after.items() if before.get(row) is not grant]
         for row, grant in before.items():
-            if assignment.get(row) is not grant:
+            if after.get(row) is not grant:
                 self._end_spell(row, grant, self.now)
                 ledger.preemptions[row] += 1
                 ledger.status[row] = JobStatus.WAITING
                 ledger.gpu_type[row] = -1
                 ledger.gpus[row] = 0
         for row in started:
-            grant = assignment[row]
+            grant = after[row]
             self._since[row] = self.now
             ledger.status[row] = JobStatus.RUNNING
             ledger.gpu_type[row] = grant.gpu_type
@@ -91,7 +92,7 @@ class SimulatedBackend:
             rows = np.array(started, dtype=np.int64)
             self._rate[rows] = self.catalog.rate_of(rows, ledger.gpu_type[rows], ledger.gpus[rows])
         self._assignment = assignment
-        self._rows = np.fromiter(assignment, dtype=np.int64, count=len(assignment))
+        self._rows = np.fromiter(after, dtype=np.int64, count=len(after))
 
     def wait(self) -> Ran:
         """Let a round pass: progress, completions, then the node changes that fell into it."""
@@ -137,7 +138,7 @@ class SimulatedBackend:
             self._end_spell(row, self._assignment[row], time)
         self._assignment = self._assignment.change(rows.tolist(), {})
         self.ledger.complete(rows, times)
-        self._rows = np.fromiter(self._assignment, dtype=np.int64, count=len(self._assignment))
+        self._rows = np.fromiter(self._assignment.grants, dtype=np.int64, count=len(self._assignment))
 
     def _end_spell(self, row: int, grant: Grant, end: float) -> None:
         begin = self._since.pop(row)
@@ -176,7 +177,7 @@ class SimulatedBackend:
             self._node_up[node] = up
             if up:
                 continue
-            hit = [row for row, grant in self._assignment.items() if node in grant.nodes]
+            hit = [row for row, grant in self._assignment.grants.items() if node in grant.nodes]
             for row in hit:
                 self._end_spell(row, self._assignment[row], min(max(time, self._since[row]), end))
             if hit:
@@ -186,4 +187,4 @@ class SimulatedBackend:
                 self.ledger.gpu_type[rows] = -1
                 self.ledger.gpus[rows] = 0
                 self.ledger.preemptions[rows] += 1
-                self._rows = np.fromiter(self._assignment, dtype=np.int64, count=len(self._assignment))
+                self._rows = np.fromiter(self._assignment.grants, dtype=np.int64, count=len(self._assignment))

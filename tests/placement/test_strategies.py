@@ -10,18 +10,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bloxopt.errors import UnknownNameError
-from bloxopt.placement import PLACEMENTS, get_placement
+from bloxopt.placement import PLACEMENTS, Found, Offer, get_placement
 
 free_gpus = st.lists(st.integers(0, 8), min_size=1, max_size=8).map(lambda counts: np.array(counts, dtype=np.int64))
 gangs = st.integers(1, 24)
 
 
+def find(name: str, available: np.ndarray, need: int) -> Found | None:
+    """Ask a strategy that looks at nothing but the free GPUs."""
+    return get_placement(name)(Offer(available, row=0, gpu_type=0, workspace=None), need)
+
+
 @pytest.mark.parametrize("name", list(PLACEMENTS))
 @given(available=free_gpus, need=gangs)
 def test_whatever_is_found_is_the_whole_gang_within_what_is_free(name: str, available: np.ndarray, need: int) -> None:
-    found = get_placement(name)(available, need)
+    found = find(name, available, need)
     if found is not None:
-        nodes, counts = found
+        nodes, counts, _ = found
         assert sum(counts) == need
         assert len(set(nodes)) == len(nodes) == len(counts)
         assert all(0 < count <= available[node] for node, count in zip(nodes, counts, strict=True))
@@ -30,14 +35,14 @@ def test_whatever_is_found_is_the_whole_gang_within_what_is_free(name: str, avai
 @pytest.mark.parametrize("name", ["first_fit", "consolidated"])
 @given(available=free_gpus, need=gangs)
 def test_a_gang_that_fits_in_all_is_always_placed(name: str, available: np.ndarray, need: int) -> None:
-    assert (get_placement(name)(available, need) is not None) == (available.sum() >= need)
+    assert (find(name, available, need) is not None) == (available.sum() >= need)
 
 
 @given(available=free_gpus, need=gangs)
 def test_first_fit_uses_the_lowest_nodes(available: np.ndarray, need: int) -> None:
-    found = get_placement("first_fit")(available, need)
+    found = find("first_fit", available, need)
     if found is not None:
-        nodes, counts = found
+        nodes, counts, _ = found
         assert list(nodes) == sorted(nodes)
         skipped = [n for n in range(nodes[-1]) if n not in nodes]
         assert not available[skipped].any()
@@ -46,7 +51,7 @@ def test_first_fit_uses_the_lowest_nodes(available: np.ndarray, need: int) -> No
 
 @given(available=free_gpus, need=gangs)
 def test_consolidated_uses_the_fewest_nodes_there_are(available: np.ndarray, need: int) -> None:
-    found = get_placement("consolidated")(available, need)
+    found = find("consolidated", available, need)
     if found is not None:
         fewest = next(
             size
@@ -57,20 +62,18 @@ def test_consolidated_uses_the_fewest_nodes_there_are(available: np.ndarray, nee
 
 
 def test_consolidated_leaves_the_emptier_node_whole() -> None:
-    assert get_placement("consolidated")(np.array([8, 3, 2]), 2) == ((2,), (2,))
+    assert find("consolidated", np.array([8, 3, 2]), 2) == Found((2,), (2,))
 
 
 def test_blox_scattered_fails_where_a_remainder_would_be_needed() -> None:
-    scattered = get_placement("blox_scattered")
-    assert scattered(np.array([1, 4]), 2) is None
-    assert scattered(np.array([1, 1, 4]), 2) == ((0, 1), (1, 1))
-    assert scattered(np.array([0, 4]), 2) == ((1,), (2,))
+    assert find("blox_scattered", np.array([1, 4]), 2) is None
+    assert find("blox_scattered", np.array([1, 1, 4]), 2) == Found((0, 1), (1, 1))
+    assert find("blox_scattered", np.array([0, 4]), 2) == Found((1,), (2,))
 
 
 def test_blox_consolidated_wants_an_exact_node() -> None:
-    consolidated = get_placement("blox_consolidated")
-    assert consolidated(np.array([4, 2, 2]), 2) == ((1,), (2,))
-    assert consolidated(np.array([4, 4]), 2) is None
+    assert find("blox_consolidated", np.array([4, 2, 2]), 2) == Found((1,), (2,))
+    assert find("blox_consolidated", np.array([4, 4]), 2) is None
 
 
 def test_an_unknown_strategy_is_named_with_a_suggestion() -> None:
@@ -79,8 +82,8 @@ def test_an_unknown_strategy_is_named_with_a_suggestion() -> None:
 
 
 def test_a_function_is_a_strategy() -> None:
-    def last_node(available: np.ndarray, need: int):
-        return ((len(available) - 1,), (need,)) if available[-1] >= need else None
+    def last_node(offer: Offer, need: int) -> Found | None:
+        return Found((len(offer.available) - 1,), (need,)) if offer.available[-1] >= need else None
 
     import bloxopt as bx
 

@@ -10,12 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bloxopt.errors import ClusterError
 from bloxopt.jobs import MAX_GPUS, FloatArray, IntArray, JobTable
+from bloxopt.network import DEFAULT_NETWORK, Network
+
+if TYPE_CHECKING:
+    from bloxopt.placement.topology import Topology
 
 MAX_NODES = 1_000_000
 """Most nodes of a cluster description: a larger count is a mistake, and would fill the memory."""
@@ -28,7 +32,8 @@ class Node:
     """A server with ``num_gpus`` GPUs of one type.
 
     ``cpus`` and ``memory_gib`` are ``None`` where unknown, which means that they never limit.
-    ``island_gpus`` GPUs each are linked by NVLink (None: all of the node). ``labels`` (name → value) are
+    ``island_gpus`` GPUs each are linked by NVLink (None: all of the node); ``links`` are the GB/s between each
+    two of its GPUs, where measured (num_gpus rows of num_gpus). ``labels`` (name → value) are
     what a job's node selector looks for; a node with ``taints`` takes only jobs that tolerate them all;
     one ``reserved_for`` a tenant takes that tenant's jobs alone; one that is ``drained`` takes no new jobs.
     """
@@ -41,6 +46,7 @@ class Node:
     rack: str = "rack-0"
     datacenter: str = "datacenter-0"
     island_gpus: int | None = None
+    links: tuple[tuple[float, ...], ...] | None = None
     labels: Mapping[str, str] | tuple[tuple[str, str], ...] = ()
     taints: tuple[str, ...] = ()
     reserved_for: str | None = None
@@ -75,6 +81,13 @@ class Node:
             raise ClusterError(
                 f"node {self.name!r}: island_gpus is {self.island_gpus!r}, must divide its {self.num_gpus} GPUs"
             )
+        if self.links is not None and (
+            len(self.links) != self.num_gpus
+            or any(len(row) != self.num_gpus or not all(speed > 0 for speed in row) for row in self.links)
+        ):
+            raise ClusterError(
+                f"node {self.name!r}: links must be {self.num_gpus} rows of {self.num_gpus} GB/s > 0, one for each GPU"
+            )
         for field in ("cpus", "memory_gib"):
             value = getattr(self, field)
             if value is not None and not (_is_number(value) and value >= 0):
@@ -83,18 +96,25 @@ class Node:
 
 @dataclass(frozen=True, eq=False)
 class Cluster:
-    """An ordered set of nodes; GPU types keep the order in which they first appear."""
+    """An ordered set of nodes and the network between them; GPU types keep the order in which they first appear."""
 
     nodes: tuple[Node, ...]
+    network: Network = DEFAULT_NETWORK
 
     def __post_init__(self) -> None:
         if not self.nodes:
             raise ClusterError("a cluster needs at least one node")
         seen: set[str] = set()
+        home: dict[str, str] = {}
         for node in self.nodes:
             if node.name in seen:
                 raise ClusterError(f"node name {node.name!r} appears twice: node names must be unique")
             seen.add(node.name)
+            if (datacenter := home.setdefault(node.rack, node.datacenter)) != node.datacenter:
+                raise ClusterError(
+                    f"rack {node.rack!r} is in two data centres, {datacenter!r} and {node.datacenter!r} (node "
+                    f"{node.name!r}): give each data centre racks of its own"
+                )
 
     @classmethod
     def from_string(cls, text: str) -> Cluster:
@@ -245,6 +265,13 @@ class Cluster:
     def num_gpus(self) -> int:
         """GPUs in all."""
         return int(self.node_gpus.sum())
+
+    @cached_property
+    def topology(self) -> Topology:
+        """The tree of data centres, racks, nodes and islands, built when first asked for."""
+        from bloxopt.placement.topology import Topology
+
+        return Topology(self)
 
     def describe(self) -> str:
         """The cluster in a line, such as ``32x4xV100``."""

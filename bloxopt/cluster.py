@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bloxopt.errors import ClusterError
-from bloxopt.jobs import MAX_GPUS, FloatArray, IntArray, JobTable
+from bloxopt.jobs import MAX_GPUS, BoolArray, FloatArray, IntArray, JobTable
 from bloxopt.network import DEFAULT_NETWORK, Network
 
 if TYPE_CHECKING:
@@ -259,7 +259,17 @@ class Cluster:
     @cached_property
     def capacity(self) -> IntArray:
         """GPUs of each type, shape (types,)."""
-        return np.bincount(self.node_gpu_type, weights=self.node_gpus, minlength=len(self.gpu_types)).astype(np.int64)
+        return self.capacity_of(np.ones(len(self.nodes), dtype=bool))
+
+    @cached_property
+    def node_drained(self) -> BoolArray:
+        """Nodes that take no new jobs, shape (nodes,)."""
+        return np.array([node.drained for node in self.nodes], dtype=bool)
+
+    def capacity_of(self, nodes: BoolArray) -> IntArray:
+        """GPUs of each type on the nodes of a mask (nodes,), shape (types,)."""
+        gpus = np.where(nodes, self.node_gpus, 0)
+        return np.bincount(self.node_gpu_type, weights=gpus, minlength=len(self.gpu_types)).astype(np.int64)
 
     @property
     def num_gpus(self) -> int:

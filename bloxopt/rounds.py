@@ -11,6 +11,7 @@ from bloxopt.formulations.allocation import Allocation
 from bloxopt.formulations.policy import Policy
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import BoolArray, FloatArray, IntArray
+from bloxopt.placement.rules import Rules
 from bloxopt.placement.strategy import Strategy
 from bloxopt.placement.workspace import Workspace
 from bloxopt.runtime.backend import Backend, ClusterState, Ran
@@ -28,7 +29,7 @@ class Round:
     running: int
     started: int
     stopped: int
-    gpus_used: int
+    gpus_used: float
     gpus_up: int
     allocation: Allocation | None
 
@@ -57,7 +58,9 @@ class Scheduler:
         self._stale = True
         self._pending: IntArray = np.zeros(0, dtype=np.int64)
         self._isolated = _IsolatedProgress(len(self.backend.ledger.table))
-        self._capacity: IntArray = self.backend.catalog.cluster.capacity
+        cluster = self.backend.catalog.cluster
+        self._rules = Rules.of(cluster, self.backend.ledger.table)
+        self._capacity: IntArray = cluster.capacity_of(~cluster.node_drained)
         self._finished = 0
         self._ran_nothing = False
 
@@ -72,10 +75,7 @@ class Scheduler:
         admitted = self._admit(state)
         ledger, catalog = self.backend.ledger, self.backend.catalog
         if state.nodes_changed:
-            up = np.where(state.node_up, catalog.cluster.node_gpus, 0)
-            self._capacity = np.bincount(
-                catalog.cluster.node_gpu_type, weights=up, minlength=len(catalog.cluster.gpu_types)
-            ).astype(np.int64)
+            self._capacity = catalog.cluster.capacity_of(state.node_up & ~catalog.cluster.node_drained)
             self._stale = True
         active = ledger.active
         space = AllocationSpace(
@@ -84,12 +84,12 @@ class Scheduler:
         allocation = self._replan(space) if self.selector.needs_plan and len(active) else None
         assignment, started, stopped = state.assignment, 0, 0
         if len(active):
-            workspace = Workspace(assignment, catalog.cluster, ledger.table, state.node_up, self.placement)
+            workspace = Workspace(assignment, catalog.cluster, ledger.table, state.node_up, self.placement, self._rules)
             stop, start = self.selector.select(self.policy, space, self._plan).place(assignment, workspace)
             assignment = assignment.change(stop, start)
             started, stopped = len(start), len(stop)
         self.backend.apply(assignment)
-        used = int(catalog.cluster.num_gpus - assignment.free.gpus.sum())
+        used = assignment.free.gpus_used
         record = Round(
             state.now,
             admitted,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from bloxopt.cluster import Cluster
@@ -10,19 +12,30 @@ from bloxopt.placement.strategy import Found, Offer, Strategy
 from bloxopt.runtime.assignment import Assignment
 from bloxopt.runtime.resources import WHOLE_GPU, Grant, Resources
 
+if TYPE_CHECKING:
+    from bloxopt.placement.rules import Rules
+
 
 class Workspace:
     """Free GPUs (CPUs, memory) of an assignment, counting only nodes that are up.
 
-    ``find`` looks for a gang's GPUs without taking them; ``take`` and ``give_back`` book grants.
+    ``find`` looks for a gang's GPUs without taking them; ``take`` and ``give_back`` book grants. ``rules`` are the
+    placement constraints, None if there are none.
     """
 
     def __init__(
-        self, assignment: Assignment, cluster: Cluster, jobs: JobTable, node_up: BoolArray, strategy: Strategy
+        self,
+        assignment: Assignment,
+        cluster: Cluster,
+        jobs: JobTable,
+        node_up: BoolArray,
+        strategy: Strategy,
+        rules: Rules | None = None,
     ) -> None:
         self.cluster = cluster
         self.jobs = jobs
         self.free: Resources = assignment.free.copy()
+        self.rules = rules
         self._strategy = strategy
         uniform = len(cluster.gpu_types) == 1 and bool(node_up.all())
         self._usable: list[BoolArray] | None = (
@@ -33,7 +46,9 @@ class Workspace:
 
     def find(self, row: int, gpu_type: int, need: int) -> Grant | None:
         """GPUs for a gang of ``need``, None if the strategy finds none."""
-        found = self._strategy(Offer(self._available(row, gpu_type), row, gpu_type, self), need)
+        offer = Offer(self._available(row, gpu_type), row, gpu_type, self)
+        rules = self.rules
+        found = self._strategy(offer, need) if rules is None else rules.search(self._strategy, offer, need)
         if found is None:
             return None
         nodes, counts, gpus = Found(*found)

@@ -1,4 +1,7 @@
-"""Which job holds which GPUs; an assignment that oversubscribes a GPU or splits a gang cannot be built."""
+"""Which job holds which GPUs; an assignment that oversubscribes a GPU or splits a gang cannot be built.
+
+Nor can one in which a job that wants its nodes for itself has company, or two of an anti-affinity group meet.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ class Assignment(Mapping[int, Grant]):
         """The assignment after the jobs in ``stop`` gave up their GPUs and those in ``start`` got theirs.
 
         Raises :class:`CheckError` for a job that starts twice, a gang of the wrong size or type, a share
-        that is not the job's, and a GPU or node with less than nothing left.
+        that is not the job's, a GPU or node with less than nothing left, and a node shared against a job's needs.
         """
         if not stop and not start:
             return self
@@ -67,6 +70,7 @@ class Assignment(Mapping[int, Grant]):
             raise CheckError(f"job {name!r} was given GPUs of more than one type: {grant}")
 
     def _check_free(self, free: Resources, start: Mapping[int, Grant]) -> None:
+        restricted = free.exclusive is not None or free.group_jobs is not None
         for row, grant in start.items():
             for gpu in grant.gpus:
                 if free.milli[gpu] < 0:
@@ -80,6 +84,24 @@ class Assignment(Mapping[int, Grant]):
                     if left is not None and left[node] < -1e-6:
                         name = self._cluster.nodes[node].name
                         raise CheckError(f"node {name!r} is short of {-left[node]:g} {what}")
+
+            if restricted:
+                self._check_company(row, grant, free)
+
+    def _check_company(self, row: int, grant: Grant, free: Resources) -> None:
+        group = -1 if free.group_jobs is None else free.groups[self._jobs.needs[row]]
+        for node in grant.nodes:
+            if free.exclusive is not None and free.exclusive[node] and free.jobs[node] > 1:
+                raise CheckError(
+                    f"node {self._cluster.nodes[node].name!r} has {free.jobs[node]} jobs with job "
+                    f"{self._jobs.job_id[row]!r}, and one of them wants it for itself"
+                )
+            if free.group_jobs is not None and group >= 0 and free.group_jobs[group, node] > 1:
+                name = self._jobs.need_kinds[self._jobs.needs[row]].anti_affinity
+                raise CheckError(
+                    f"node {self._cluster.nodes[node].name!r} has {free.group_jobs[group, node]} jobs of the "
+                    f"anti-affinity group {name!r} with job {self._jobs.job_id[row]!r}"
+                )
 
     def __getitem__(self, row: int) -> Grant:
         return self.grants[row]

@@ -35,10 +35,12 @@ class Resources:
     """Free GPUs, CPUs and memory.
 
     ``milli`` (GPUs,) thousandths free of each GPU · ``gpus`` (nodes,) GPUs wholly free · ``jobs`` (nodes,)
-    jobs running on each node · ``cpus`` and ``memory_gib`` (nodes,), None for workloads that state no need.
+    jobs running on each node · ``cpus`` and ``memory_gib`` (nodes,), ``exclusive`` (nodes,) jobs that want the
+    node for themselves, ``group_jobs`` (groups, nodes) jobs of each anti-affinity group (``groups`` has the group of
+    each kind of needs, -1 for none): None for workloads that state no such need.
     """
 
-    __slots__ = ("cpus", "gpus", "jobs", "memory_gib", "milli", "node_of", "table")
+    __slots__ = ("cpus", "exclusive", "gpus", "group_jobs", "groups", "jobs", "memory_gib", "milli", "node_of", "table")
 
     def __init__(self, cluster: Cluster, table: JobTable) -> None:
         self.table = table
@@ -49,14 +51,30 @@ class Resources:
         needs = bool(table.cpus_per_gpu.any() or table.memory_gib_per_gpu.any())
         self.cpus: FloatArray | None = cluster.node_cpus.copy() if needs else None
         self.memory_gib: FloatArray | None = cluster.node_memory_gib.copy() if needs else None
+        alone = any(kind.exclusive_node for kind in table.need_kinds)
+        self.exclusive: IntArray | None = np.zeros(len(cluster.nodes), dtype=np.int64) if alone else None
+        names = sorted({kind.anti_affinity for kind in table.need_kinds if kind.anti_affinity is not None})
+        self.groups = [
+            -1 if kind.anti_affinity is None else names.index(kind.anti_affinity) for kind in table.need_kinds
+        ]
+        self.group_jobs: IntArray | None = np.zeros((len(names), len(cluster.nodes)), dtype=np.int64) if names else None
 
     def copy(self) -> Resources:
         other = object.__new__(Resources)
-        other.table, other.node_of = self.table, self.node_of
+        other.table, other.node_of, other.groups = self.table, self.node_of, self.groups
         other.milli, other.gpus, other.jobs = self.milli.copy(), self.gpus.copy(), self.jobs.copy()
         other.cpus = None if self.cpus is None else self.cpus.copy()
         other.memory_gib = None if self.memory_gib is None else self.memory_gib.copy()
+        other.exclusive = None if self.exclusive is None else self.exclusive.copy()
+        other.group_jobs = None if self.group_jobs is None else self.group_jobs.copy()
         return other
+
+    @property
+    def gpus_used(self) -> float:
+        """GPUs in use, a share counting as its part; a whole number if no job shares."""
+        if self.table.has_shares:
+            return float(len(self.milli) - self.milli.sum() / WHOLE_GPU)
+        return len(self.milli) - int(self.gpus.sum())
 
     def take(self, row: int, grant: Grant) -> None:
         """Book a grant of job ``row``."""
@@ -89,3 +107,7 @@ class Resources:
             if self.cpus is not None and self.memory_gib is not None:
                 self.cpus[node] -= sign * count * self.table.cpus_per_gpu[row]
                 self.memory_gib[node] -= sign * count * self.table.memory_gib_per_gpu[row]
+        if self.exclusive is not None and self.table.need_kinds[self.table.needs[row]].exclusive_node:
+            self.exclusive[list(grant.nodes)] += sign
+        if self.group_jobs is not None and (group := self.groups[self.table.needs[row]]) >= 0:
+            self.group_jobs[group, list(grant.nodes)] += sign

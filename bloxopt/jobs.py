@@ -249,6 +249,16 @@ class JobTable:
         parts: list[int] = np.round(self.gpu_share * 1000).astype(np.int64).tolist()
         return parts
 
+    @cached_property
+    def has_shares(self) -> bool:
+        """Whether some job asks for part of a GPU only."""
+        return bool((self.gpu_share < 1.0).any())
+
+    @cached_property
+    def gpu_demand(self) -> IntArray | FloatArray:
+        """GPUs that each job asks for, a share counting as its part: whole numbers if no job shares."""
+        return self.num_gpus * self.gpu_share.round(3) if self.has_shares else self.num_gpus
+
     def job(self, index: int) -> Job:
         """Row ``index`` as a :class:`Job`."""
         duration, deadline = float(self.duration[index]), float(self.deadline[index])

@@ -45,7 +45,7 @@ class NormalizedThroughput(Expression):
     def build(self, space: AllocationSpace) -> Affine:
         factor = 1.0 / positive_rate(_reference_rate(self.reference, space), space)
         if self.scale_by_gpus:
-            factor = factor * space.requested_gpus
+            factor = factor * space.requested_demand
         if self.weighted:
             factor = factor / space.weight
         return per_job(space, space.rate * factor[space.job])
@@ -61,12 +61,15 @@ class TimeFraction(Expression):
 
 @dataclass(frozen=True)
 class GpusUsed(Expression):
-    """GPUs in use on average: one row per GPU type, per tenant, per job (``by="job"``), or in all (None)."""
+    """GPUs in use on average: one row per GPU type, per tenant, per job (``by="job"``), or in all (None).
+
+    A job with part of a GPU counts as that part.
+    """
 
     by: Literal["gpu_type", "tenant", "job"] | None = None
 
     def build(self, space: AllocationSpace) -> Affine:
-        gpus = space.num_gpus.astype(np.float64)
+        gpus = space.gpu_demand.astype(np.float64)
         columns = np.arange(space.num_columns)
         if self.by == "job":
             return per_job(space, gpus)
@@ -83,7 +86,10 @@ class GpusUsed(Expression):
 
 @dataclass(frozen=True)
 class Cost(Expression):
-    """Money per hour that each job spends: ``Σ_j price_j s_i x_ij``, ``price`` by GPU type per GPU-hour."""
+    """Money per hour that each job spends: ``Σ_j price_j s_i x_ij``, ``price`` by GPU type per GPU-hour.
+
+    A job with part of a GPU pays for that part.
+    """
 
     price: Mapping[str, float]
 
@@ -172,7 +178,8 @@ def hourly_cost(price: Mapping[str, float], space: AllocationSpace, user: str) -
         if not (np.isfinite(value) and value >= 0):
             raise FormulationError(f"{user}: price of {gpu_type!r} is {value!r}, must be a finite number >= 0")
         values.append(float(value))
-    return np.array(values)[space.gpu_type] * space.num_gpus
+    cost: FloatArray = np.array(values)[space.gpu_type] * space.gpu_demand
+    return cost
 
 
 def _reference_rate(reference: object, space: AllocationSpace) -> FloatArray:

@@ -122,5 +122,5 @@ def _even_shares(session: Session) -> FloatArray:
     """A rough allocation to start from: every job an even part of the GPUs, split over its columns."""
     space = session.space
     columns = np.maximum(np.bincount(space.job, minlength=space.num_jobs), 1)
-    even = float(space.capacity.sum()) / max(1, space.num_jobs) / space.num_gpus
+    even = float(space.capacity.sum()) / max(1, space.num_jobs) / space.gpu_demand
     return np.asarray(np.minimum(1.0, even) / columns[space.job], dtype=np.float64)

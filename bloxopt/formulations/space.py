@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from bloxopt.cluster import Cluster, load_cluster
 from bloxopt.errors import TraceError
 from bloxopt.jobs import BoolArray, FloatArray, IntArray, Job, JobTable
+from bloxopt.placement.feasibility import check_placeable, largest_gangs, needs_limit
 from bloxopt.state import JobLedger, JobStatus
 from bloxopt.throughput import DurationThroughput, ThroughputOracle, as_oracle, checked_rates
 
@@ -23,6 +24,7 @@ _EVERY_COUNT_UP_TO = 16
 class ConfigurationCatalog:
     """Every feasible (GPU type, GPU count) of every job, built once per trace and cluster.
 
+    Feasible means that the job has a rate there and that its gang can be placed on the empty cluster within its needs.
     Flat arrays in job-major order, ``offsets`` (jobs + 1,) delimiting each job's part:
     ``gpu_type`` code, ``num_gpus`` GPUs, ``rate`` steps/s (> 0). ``requested_rate`` (jobs, types) is
     the rate at the GPU count the job asks for, 0 where it cannot run.
@@ -36,7 +38,8 @@ class ConfigurationCatalog:
         job, counts = _gpu_counts(table)
         self.rigid = np.array_equal(counts, table.num_gpus) and len(job) == len(table)
         rates = self.requested_rate if self.rigid else checked_rates(oracle, table.take(job), types, counts)
-        row, kind = np.nonzero((rates > 0) & (counts[:, None] <= cluster.capacity[None, :]))
+        most = largest_gangs(table, cluster)[job] if needs_limit(table, cluster) else cluster.capacity[None, :]
+        row, kind = np.nonzero((rates > 0) & (counts[:, None] <= most))
         self.gpu_type: IntArray = kind.astype(np.int64)
         self.num_gpus: IntArray = counts[row]
         self.rate: FloatArray = rates[row, kind]
@@ -67,8 +70,9 @@ class ConfigurationCatalog:
         return rates
 
     def check_every_job_can_run(self) -> None:
-        """Raise :class:`TraceError` naming a job without any configuration."""
+        """Raise :class:`TraceError` naming a job without any configuration, and the level at which its needs fail."""
         self.cluster.check_fits(self.table)
+        check_placeable(self)
         empty = np.flatnonzero(np.diff(self.offsets) == 0)
         if empty.size:
             i = int(empty[0])
@@ -109,7 +113,8 @@ class AllocationSpace:
     arrival), ``attained_seconds``, ``attained_service`` (GPU-s), ``isolated_seconds``, ``weight``,
     ``current_gpu_type`` (-1 if not running), ``current_num_gpus``, ``running``; static columns through
     ``jobs`` (a :class:`JobTable`). Per column (shape (num_columns,)), job-major: ``job`` (0 …
-    num_jobs-1), ``gpu_type``, ``num_gpus``, ``rate`` (steps/s, > 0). ``capacity`` (types,) GPUs up.
+    num_jobs-1), ``gpu_type``, ``num_gpus``, ``gpu_demand`` (GPUs of capacity it uses, a share counting as its
+    part), ``rate`` (steps/s, > 0, on the share the job asks for). ``capacity`` (types,) GPUs up.
     Everything is computed on first use and must not be written to.
     """
 
@@ -199,6 +204,11 @@ class AllocationSpace:
         return self.catalog.table.num_gpus[self.index]
 
     @cached_property
+    def requested_demand(self) -> IntArray | FloatArray:
+        """GPUs that each active job asks for, a share counting as its part."""
+        return self.catalog.table.gpu_demand[self.index]
+
+    @cached_property
     def deadline(self) -> FloatArray:
         """Absolute deadline of each active job (s), +inf for none."""
         return self.catalog.table.deadline[self.index]
@@ -242,6 +252,13 @@ class AllocationSpace:
         return self.catalog.num_gpus[self._columns[1]]
 
     @cached_property
+    def gpu_demand(self) -> IntArray | FloatArray:
+        """GPUs of capacity that every column uses: ``num_gpus``, times the share for jobs that share a GPU."""
+        if not self.catalog.table.has_shares:
+            return self.num_gpus
+        return self.num_gpus * self.catalog.table.gpu_share[self.index].round(3)[self.job]
+
+    @cached_property
     def rate(self) -> FloatArray:
         return self.catalog.rate[self._columns[1]]
 
@@ -266,9 +283,10 @@ class AllocationSpace:
     def isolated_share(self) -> FloatArray:
         """Time share of each job on each type when all have an equal part of the cluster, (num_jobs, types).
 
-        ``c_j / (m s_i)`` with m jobs, rows that exceed 1 scaled down to 1 (Gavel's isolated policy).
+        ``c_j / (m s_i)`` with m jobs and s_i the GPUs asked for (a share as its part); rows that exceed 1 are scaled
+        down to 1 (Gavel's isolated policy).
         """
-        share: FloatArray = self.capacity[None, :] / (self.num_jobs * self.requested_gpus[:, None])
+        share: FloatArray = self.capacity[None, :] / (self.num_jobs * self.requested_demand[:, None])
         share /= np.maximum(share.sum(axis=1, keepdims=True), 1.0)
         return share
 

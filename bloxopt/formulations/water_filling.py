@@ -158,7 +158,7 @@ def _gpu_guess(space: AllocationSpace, rows: Affine) -> Cut:
     """
     useful = rows.value > 0
     need = np.full(rows.num_rows, np.inf)
-    np.minimum.at(need, rows.row[useful], space.num_gpus[rows.column[useful]] / rows.value[useful])
+    np.minimum.at(need, rows.row[useful], space.gpu_demand[rows.column[useful]] / rows.value[useful])
     return Cut(np.where(np.isfinite(need), need, 0.0), float(space.capacity.sum()))
 
 

@@ -52,7 +52,7 @@ class Queue:
 class Plan:
     """The latest allocation with the time that each of its columns has received since it was made.
 
-    Flat arrays per column: ``row`` (job row of the ledger), ``gpu_type``, ``num_gpus``, ``share`` of
+    Flat arrays per column: ``row`` (job row of the ledger), ``gpu_type``, ``num_gpus``, ``gpu_demand``, ``share`` of
     time, ``received`` seconds. ``made_at`` seconds.
     """
 
@@ -63,6 +63,7 @@ class Plan:
         self.row: IntArray = space.index[space.job]
         self.gpu_type: IntArray = space.gpu_type
         self.num_gpus: IntArray = space.num_gpus
+        self.gpu_demand = space.gpu_demand
         self.share: FloatArray = np.clip(allocation.x, 0.0, 1.0)
         self.received: FloatArray = np.zeros(len(self.row))
         key = _column_key(self.row, self.gpu_type, self.num_gpus)
@@ -103,12 +104,18 @@ class RoundSelector(Protocol):
     def select(self, policy: Policy, space: AllocationSpace, plan: Plan | None) -> Selection: ...
 
 
-def greedy_fill(demand: IntArray, capacity: int) -> tuple[list[int], int]:
+_ROUNDING = 1e-6
+"""GPUs by which shares may exceed what is left: far below 1/1000, the smallest share."""
+
+
+def greedy_fill(demand: IntArray | FloatArray, capacity: float) -> tuple[list[int], float]:
     """Positions taken when items are tried in order and each that still fits is taken, and what is left.
 
     The same as a loop over all items, but each step takes the longest prefix that fits, so the steps are
-    as many as the distinct sizes that fail, not the items.
+    as many as the distinct sizes that fail, not the items. Shares of GPUs add up to a rounding error.
     """
+    if demand.dtype.kind == "f":
+        capacity += _ROUNDING
     taken: list[int] = []
     candidates = (demand <= capacity).nonzero()[0]
     while len(candidates) and capacity > 0:
@@ -116,7 +123,7 @@ def greedy_fill(demand: IntArray, capacity: int) -> tuple[list[int], int]:
         fits = int(np.searchsorted(total, capacity, side="right"))
         taken.extend(candidates[:fits].tolist())
         if fits:
-            capacity -= int(total[fits - 1])
+            capacity -= total[fits - 1].item()
         candidates = candidates[fits:]
         candidates = candidates[demand[candidates] <= capacity]
     return taken, capacity

@@ -51,7 +51,7 @@ class ExactSelection:
         from bloxopt.solvers.base import SolverOptions
 
         program = ProgramPolicy(
-            objective=MaxSum(ColumnValue(owed * space.num_gpus)),
+            objective=MaxSum(ColumnValue(owed * space.gpu_demand)),
             constraints=[Capacity(), OneConfiguration()],
             solver=self.solver,
             options=SolverOptions(mip_gap=self.mip_gap, time_limit=self.time_limit),
@@ -78,7 +78,7 @@ def _fill_idle(space: AllocationSpace, chosen: IntArray) -> IntArray:
         mine = chosen[space.gpu_type[chosen] == kind]
         columns = ((space.gpu_type == kind) & waiting[space.job]).nonzero()[0]
         columns = columns[first_of_each(space.job[columns])]
-        taken, _ = greedy_fill(space.num_gpus[columns], capacity - int(space.num_gpus[mine].sum()))
+        taken, _ = greedy_fill(space.gpu_demand[columns], capacity - space.gpu_demand[mine].sum().item())
         filled.extend(columns[taken].tolist())
         waiting[space.job[columns[taken]]] = False
     return np.array(filled, dtype=np.int64)

@@ -78,7 +78,7 @@ class Priorities:
             columns = columns[waiting[plan.row[columns]]]
             # An elastic job has several columns on a type: only its most urgent one competes.
             columns = columns[first_of_each(plan.row[columns])]
-            taken, left[kind] = greedy_fill(plan.num_gpus[columns], left[kind])
+            taken, left[kind] = greedy_fill(plan.gpu_demand[columns], left[kind])
             chosen.extend(columns[taken].tolist())
             waiting[plan.row[columns[taken]]] = False
 

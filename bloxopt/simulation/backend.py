@@ -41,6 +41,7 @@ class SimulatedBackend:
         self._cost: FloatArray = (
             table.restart_cost if options.restart_cost is None else np.full(len(table), options.restart_cost)
         )
+        self._share: FloatArray | None = table.gpu_share if table.has_shares else None
         self._since: dict[int, float] = {}
         self._rows: IntArray = np.zeros(0, dtype=np.int64)
         self._process_node_events(self.now)
@@ -125,7 +126,8 @@ class SimulatedBackend:
         ran = Ran(rows, ledger.gpu_type[rows], ledger.gpus[rows], spent)
         ledger.remaining_steps[rows] = after
         ledger.attained_seconds[rows] += spent
-        ledger.attained_service[rows] += spent * ran.num_gpus
+        held = ran.num_gpus if self._share is None else ran.num_gpus * self._share[rows]
+        ledger.attained_service[rows] += spent * held
         self._stall[rows] = np.maximum(stall - running, 0.0)
         self.now = begin + (float(spent.max()) if self.options.round_end == "last_job" else length)
         if done.any():

@@ -19,7 +19,7 @@ from bloxopt.jobs import FloatArray
 
 @dataclass(frozen=True)
 class Capacity(Constraint):
-    """GPUs of each type in use never exceed those that are up: ``Σ_i s_i x_ij ≤ c_j``."""
+    """GPUs of each type in use never exceed those that are up: ``Σ_i s_i x_ij ≤ c_j``; a share counts as its part."""
 
     name: str | None = field(default=None, kw_only=True)
 
@@ -27,7 +27,7 @@ class Capacity(Constraint):
         program.add_rows(GpusUsed(by="gpu_type").build(space), upper=space.capacity.astype(np.float64))
 
     def violations(self, space: AllocationSpace, x: FloatArray) -> FloatArray:
-        used = sum_by(space.gpu_type, space.num_gpus * x, len(space.gpu_types))
+        used = sum_by(space.gpu_type, space.gpu_demand * x, len(space.gpu_types))
         return excess(used, -np.inf, space.capacity.astype(np.float64))
 
     def labels(self, space: AllocationSpace) -> Sequence[str]:

@@ -122,7 +122,7 @@ class MinimumShare(Constraint):
     def _gpu_floor(self, space: AllocationSpace) -> FloatArray:
         assert isinstance(self.share, Mapping)
         most = np.zeros(space.num_jobs)
-        np.maximum.at(most, space.job, space.num_gpus)
+        np.maximum.at(most, space.job, space.gpu_demand)
         floors = [
             min(value * float(space.capacity.sum()), float(most[_members(describe(self), name, space)].sum()))
             for name, value in self.share.items()
@@ -227,10 +227,10 @@ def _group_rows(user: str, names: Mapping[str, float], space: AllocationSpace) -
     column = np.concatenate([np.zeros(0, np.int64), *columns])
     row_index = np.concatenate([np.zeros(0, np.int64), *rows])
     labels = list(names)
-    return Affine(row_index, column, space.num_gpus[column].astype(np.float64), np.zeros(len(labels)), lambda: labels)
+    return Affine(row_index, column, space.gpu_demand[column].astype(np.float64), np.zeros(len(labels)), lambda: labels)
 
 
 def _tenant_gpus(space: AllocationSpace, x: FloatArray) -> FloatArray:
     """GPUs in use by each tenant of the trace."""
     owner = space.tenant[space.job]
-    return sum_by(owner, space.num_gpus * x, len(space.catalog.table.tenants))
+    return sum_by(owner, space.gpu_demand * x, len(space.catalog.table.tenants))

@@ -36,5 +36,5 @@ class GpuTime(Expression):
 
     def build(self, space: AllocationSpace) -> FloatArray:
         share = TimeFraction().build(space)
-        worth: FloatArray = share.value * (space.num_gpus / space.weight[space.job])
+        worth: FloatArray = share.value * (space.gpu_demand / space.weight[space.job])
         return worth

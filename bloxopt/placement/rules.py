@@ -9,7 +9,7 @@ import numpy as np
 
 from bloxopt.cluster import Cluster, Node
 from bloxopt.jobs import BoolArray, IntArray, JobTable
-from bloxopt.needs import PlacementNeeds
+from bloxopt.needs import NO_NEEDS, PlacementNeeds
 from bloxopt.placement.strategy import Found, Offer, Strategy
 from bloxopt.placement.topology import Topology
 
@@ -25,7 +25,7 @@ class Rules:
     def __init__(self, cluster: Cluster, jobs: JobTable) -> None:
         self.cluster = cluster
         self.jobs = jobs
-        self._needs = [jobs.need_kinds[kind] for kind in jobs.needs.tolist()]
+        self._needs: list[PlacementNeeds] = [jobs.need_kinds[kind] for kind in jobs.needs.tolist()]
         self._node_rack = Topology.of(cluster).node_rack
         self._racks = len(Topology.of(cluster).rack_names)
         self._allowed: dict[tuple[int, int], BoolArray] = {}
@@ -33,9 +33,7 @@ class Rules:
     @classmethod
     def of(cls, cluster: Cluster, jobs: JobTable) -> Rules | None:
         """The rules of a cluster and its jobs, None if neither states any."""
-        free = all(need == PlacementNeeds() for need in jobs.need_kinds)
-        plain = not any(node.taints or node.reserved_for or node.drained for node in cluster.nodes)
-        return None if free and plain else cls(cluster, jobs)
+        return cls(cluster, jobs) if states_needs(jobs, cluster) else None
 
     def needs(self, row: int) -> PlacementNeeds:
         """What job ``row`` asks of its place."""
@@ -109,6 +107,13 @@ def _search(strategy: Strategy, offer: Offer, available: IntArray, need: int, ma
     chosen = order[enough[0] : enough[0] + width]
     few[chosen] = available[chosen]
     return strategy(replace(offer, available=few), need)
+
+
+def states_needs(jobs: JobTable, cluster: Cluster) -> bool:
+    """Whether some job or some node states a placement constraint."""
+    return any(need != NO_NEEDS for need in jobs.need_kinds) or any(
+        node.taints or node.reserved_for or node.drained for node in cluster.nodes
+    )
 
 
 def allowed_nodes(cluster: Cluster, needs: PlacementNeeds, tenant: str) -> BoolArray:

@@ -14,6 +14,8 @@ PLACEMENTS = Registry(
     {
         "first_fit": "bloxopt.placement.first_fit:first_fit",
         "consolidated": "bloxopt.placement.consolidated:consolidated",
+        "spread": "bloxopt.placement.spread:spread",
+        "rack_aware": "bloxopt.placement.rack_aware:rack_aware",
         "blox_scattered": "bloxopt.placement.blox:scattered",
         "blox_consolidated": "bloxopt.placement.blox:consolidated",
     },

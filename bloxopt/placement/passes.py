@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -50,7 +50,8 @@ def place_queue(
     """Serve waiting jobs in order; each may evict running jobs from the end of the order back to its own place.
 
     Running jobs keep their GPUs unless evicted. The first job that cannot be placed ends the pass, and
-    the jobs it evicted stay evicted; an evicted job met later in the pass may start again at once.
+    the jobs it evicted stay evicted; an evicted job met later in the pass may start again at once. Where there
+    are placement constraints, a job that no eviction could help is passed over instead.
     ``num_gpus`` and ``preference`` (GPU types, best first) are indexed by job row. Source: Blox.
     """
     rows: list[int] = order.tolist()
@@ -62,25 +63,46 @@ def place_queue(
     for position, row in enumerate(rows):
         if running[position]:
             continue
-        need = num_gpus[row]
-        grant: Grant | None = None
+        need, kinds = num_gpus[row], preference[row]
+        grant = _find(row, kinds, need, workspace)
+        if grant is None and workspace.rules is not None:
+            behind = [rows[p] for p in range(position + 1, last + 1) if running[p]]
+            if not _eviction_helps(row, kinds, need, {r: grants[r] for r in behind}, workspace):
+                continue
         while grant is None:
-            for kind in preference[row]:
-                grant = workspace.find(row, kind, need)
-                if grant is not None:
-                    break
-            else:
-                while last > position and not running[last]:
-                    last -= 1
-                if last <= position:
-                    return stop, start
-                evicted = rows[last]
-                running[last] = False
-                workspace.give_back(evicted, grants[evicted])
-                stop.append(evicted)
+            while last > position and not running[last]:
+                last -= 1
+            if last <= position:
+                return stop, start
+            evicted = rows[last]
+            running[last] = False
+            workspace.give_back(evicted, grants[evicted])
+            stop.append(evicted)
+            grant = _find(row, kinds, need, workspace)
         start[row] = grant
         workspace.take(row, grant)
     return stop, start
+
+
+def _find(row: int, kinds: Sequence[int], need: int, workspace: Workspace) -> Grant | None:
+    """GPUs of the first type on which the gang fits now."""
+    for kind in kinds:
+        grant = workspace.find(row, kind, need)
+        if grant is not None:
+            return grant
+    return None
+
+
+def _eviction_helps(
+    row: int, kinds: Sequence[int], need: int, victims: Mapping[int, Grant], workspace: Workspace
+) -> bool:
+    """Whether the job could start if all ``victims`` gave up their GPUs."""
+    for victim, grant in victims.items():
+        workspace.give_back(victim, grant)
+    helps = _find(row, kinds, need, workspace) is not None
+    for victim, grant in victims.items():
+        workspace.take(victim, grant)
+    return helps
 
 
 def preferred_types(rate: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> list[list[int]]:

@@ -10,6 +10,7 @@ import numpy as np
 from bloxopt.cluster import Cluster, Node
 from bloxopt.jobs import BoolArray, IntArray, JobTable
 from bloxopt.needs import NO_NEEDS, PlacementNeeds
+from bloxopt.placement.grouping import best_groups
 from bloxopt.placement.strategy import Found, Offer, Strategy
 from bloxopt.placement.topology import Topology
 
@@ -73,17 +74,12 @@ class Rules:
         self, strategy: Strategy, offer: Offer, available: IntArray, need: int, max_nodes: int | None
     ) -> Found | None:
         """The rack in which the gang takes the fewest nodes, of those the one with the fewest GPUs free."""
-        free = np.bincount(self._node_rack, weights=available, minlength=self._racks)
-        fewest = -(-need // max(int(available.max(initial=0)), 1))
-        best: Found | None = None
-        for rack in np.argsort(free, kind="stable")[int((free < need).sum()) :]:
+        for rack in best_groups(available, self._node_rack, self._racks, need).tolist():
             inside = np.where(self._node_rack == rack, available, 0)
             found = _search(strategy, offer, inside, need, max_nodes)
-            if found is not None and (best is None or len(found[0]) < len(best[0])):
-                best = found
-                if len(best[0]) <= fewest:
-                    break
-        return best
+            if found is not None:
+                return found
+        return None
 
 
 def _search(strategy: Strategy, offer: Offer, available: IntArray, need: int, max_nodes: int | None) -> Found | None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from itertools import combinations
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bloxopt.cluster import Cluster, Node
 from bloxopt.errors import UnknownNameError
 from bloxopt.placement import PLACEMENTS, Found, Offer, get_placement
 
@@ -17,8 +19,11 @@ gangs = st.integers(1, 24)
 
 
 def find(name: str, available: np.ndarray, need: int) -> Found | None:
-    """Ask a strategy that looks at nothing but the free GPUs."""
-    return get_placement(name)(Offer(available, row=0, gpu_type=0, workspace=None), need)
+    """Ask a strategy on an otherwise empty cluster of 8-GPU nodes, three in a rack."""
+    nodes = (Node(name=f"n{i}", gpu_type="V100", num_gpus=8, rack=f"rack-{i // 3}") for i in range(len(available)))
+    return get_placement(name)(
+        Offer(available, row=0, gpu_type=0, workspace=SimpleNamespace(cluster=Cluster(tuple(nodes)))), need
+    )
 
 
 @pytest.mark.parametrize("name", list(PLACEMENTS))
@@ -32,7 +37,7 @@ def test_whatever_is_found_is_the_whole_gang_within_what_is_free(name: str, avai
         assert all(0 < count <= available[node] for node, count in zip(nodes, counts, strict=True))
 
 
-@pytest.mark.parametrize("name", ["first_fit", "consolidated"])
+@pytest.mark.parametrize("name", ["first_fit", "consolidated", "spread", "rack_aware"])
 @given(available=free_gpus, need=gangs)
 def test_a_gang_that_fits_in_all_is_always_placed(name: str, available: np.ndarray, need: int) -> None:
     assert (find(name, available, need) is not None) == (available.sum() >= need)
@@ -63,6 +68,43 @@ def test_consolidated_uses_the_fewest_nodes_there_are(available: np.ndarray, nee
 
 def test_consolidated_leaves_the_emptier_node_whole() -> None:
     assert find("consolidated", np.array([8, 3, 2]), 2) == Found((2,), (2,))
+
+
+@given(available=free_gpus, need=gangs)
+def test_spread_takes_one_gpu_at_a_time_from_the_emptiest_node(available: np.ndarray, need: int) -> None:
+    found = find("spread", available, need)
+    if found is not None:
+        left = available.copy()
+        for _ in range(need):
+            left[left.argmax()] -= 1
+        taken = np.zeros_like(available)
+        taken[list(found.nodes)] = found.counts
+        assert sorted(available - taken) == sorted(left)
+
+
+@given(available=free_gpus, need=gangs)
+def test_rack_aware_uses_the_fewest_racks_and_in_one_rack_the_fewest_nodes(available: np.ndarray, need: int) -> None:
+    found = find("rack_aware", available, need)
+    if found is not None:
+        racks = np.arange(len(available)) // 3
+        used = len({node // 3 for node in found.nodes})
+        room = np.sort(np.bincount(racks, weights=available))[::-1].cumsum()
+        assert used == int(np.searchsorted(room, need)) + 1
+        if used == 1:
+            fewest = next(
+                size
+                for size in range(1, 4)
+                if any(
+                    len({node // 3 for node in group}) == 1 and available[list(group)].sum() >= need
+                    for group in combinations(range(len(available)), size)
+                )
+            )
+            assert len(found.nodes) == fewest
+
+
+def test_rack_aware_goes_where_it_leaves_the_fewest_gpus_over() -> None:
+    assert find("rack_aware", np.array([8, 8, 8, 4, 2, 0]), 4) == Found((3,), (4,))
+    assert find("rack_aware", np.array([8, 8, 8, 4, 2, 0, 8, 1, 0]), 5) == Found((6,), (5,))
 
 
 def test_blox_scattered_fails_where_a_remainder_would_be_needed() -> None:

@@ -23,6 +23,7 @@ class PlacementNeeds:
     - ``node_selector``: labels that its nodes must carry, name → value.
     - ``tolerations``: taints that its nodes may have; a node with any other taint is not used.
 
+    Every node also has the labels ``node``, ``rack``, ``datacenter`` and ``gpu_type``.
     Hashable, so that jobs with equal needs share one entry. Raises :class:`TraceError` naming the field.
     """
 
@@ -42,14 +43,23 @@ class PlacementNeeds:
             raise TraceError(f"max_nodes is {self.max_nodes!r}, must be None or a whole number >= 1")
         if not isinstance(self.exclusive_node, bool):
             raise TraceError(f"exclusive_node is {self.exclusive_node!r}, must be True or False")
+        if self.anti_affinity is not None and not _is_name(self.anti_affinity):
+            raise TraceError(f"anti_affinity is {self.anti_affinity!r}, must be None or the name of a group")
         selector = self.node_selector
         pairs = tuple(sorted(selector.items() if isinstance(selector, Mapping) else selector))
-        if not all(isinstance(part, str) and part for pair in pairs for part in pair):
-            raise TraceError(f"node_selector is {selector!r}, must map label names to values")
+        if not all(_is_name(name) and "=" not in name and _is_name(value) for name, value in pairs):
+            raise TraceError(f"node_selector is {selector!r}, must map label names to values, without ';' and '='")
+        if len(dict(pairs)) < len(pairs):
+            raise TraceError(f"node_selector is {selector!r}: a label can have one value only")
         object.__setattr__(self, "node_selector", pairs)
-        if isinstance(self.tolerations, str) or not all(isinstance(t, str) and t for t in self.tolerations):
-            raise TraceError(f"tolerations is {self.tolerations!r}, must be a tuple of taint names")
+        if isinstance(self.tolerations, str) or not all(_is_name(taint) for taint in self.tolerations):
+            raise TraceError(f"tolerations is {self.tolerations!r}, must be a tuple of taint names, without ';'")
         object.__setattr__(self, "tolerations", tuple(sorted(set(self.tolerations))))
+
+
+def _is_name(text: object) -> bool:
+    """Text that survives a cell of a trace file, in which lists are joined by ';'."""
+    return isinstance(text, str) and text.isprintable() and text == text.strip() != "" and ";" not in text
 
 
 NO_NEEDS = PlacementNeeds()

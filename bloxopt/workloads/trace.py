@@ -115,8 +115,13 @@ class Trace:
         return work / span if span > 0 else float("inf")
 
     def to_pandas(self) -> pd.DataFrame:
-        """One row per job with the columns of our own format (see ``docs/traces.md``)."""
+        """One row per job with the columns of our own format (see ``docs/traces.md``).
+
+        ``gpu_share`` and the columns of placement needs are there if some job has such a need.
+        """
         import pandas as pd
+
+        from bloxopt.workloads.needs_columns import needs_to_columns
 
         jobs = self.jobs
         frame = pd.DataFrame(
@@ -137,6 +142,10 @@ class Trace:
                 "memory_gib_per_gpu": jobs.memory_gib_per_gpu,
             }
         )
+        if (jobs.gpu_share < 1).any():
+            frame["gpu_share"] = jobs.gpu_share
+        for name, column in needs_to_columns(jobs).items():
+            frame[name] = column
         for name, values in self.extra.items():
             frame[f"extra.{name}"] = values
         return frame

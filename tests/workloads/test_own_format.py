@@ -13,15 +13,17 @@ from random_traces import traces
 
 from bloxopt.errors import ResultError, TraceError
 from bloxopt.jobs import Job, JobTable
+from bloxopt.needs import PlacementNeeds
 from bloxopt.workloads import Trace, load_trace
 
 
 def assert_same_jobs(one: JobTable, other: JobTable) -> None:
     for column in fields(JobTable):
-        if column.name not in ("job_types", "tenants", "job_type", "tenant"):
+        if column.name not in ("job_types", "tenants", "job_type", "tenant", "needs", "need_kinds"):
             np.testing.assert_array_equal(getattr(one, column.name), getattr(other, column.name), column.name)
     assert list(one.job_type_names) == list(other.job_type_names)
     assert list(one.tenant_names) == list(other.tenant_names)
+    assert [one.need_kinds[kind] for kind in one.needs] == [other.need_kinds[kind] for kind in other.needs]
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet"])
@@ -94,3 +96,50 @@ def test_a_full_disk_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatc
         load_trace("gavel-96").write(path)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "message"),
+    [
+        ("same_rack", "must", "same_rack is 'must', must be any, preferred or required"),
+        ("max_nodes", "0", "max_nodes is 0, must be None or a whole number >= 1"),
+        ("max_nodes", "1.5", "max_nodes is '1.5'"),
+        ("exclusive_node", "yes", "exclusive_node is 'yes', must be True or False"),
+        ("node_selector", "zone", "node_selector has 'zone', must be name=value pairs"),
+        ("node_selector", "zone=a;zone=b", "a label can have one value only"),
+        ("node_selector", "=a", "must map label names to values"),
+        ("gpu_share", "0", "gpu_share is '0', must be a part of a GPU from 0.001 to 1"),
+        ("gpu_share", "1.5", "gpu_share is '1.5', must be a part of a GPU from 0.001 to 1"),
+    ],
+)
+def test_needs_that_cannot_be_read_are_named_with_their_line(
+    column: str, cell: str, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "t.csv").write_text(f"job_id,arrival,num_gpus,duration,{column}\na,0,1,60,\nb,0,1,60,{cell}\n")
+    with pytest.raises(TraceError, match=r"t\.csv:3: ") as caught:
+        load_trace(tmp_path / "t.csv")
+    assert message in str(caught.value)
+
+
+def test_part_of_a_gpu_is_for_jobs_of_one_gpu(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("job_id,arrival,num_gpus,duration,gpu_share\na,0,2,60,0.5\n")
+    with pytest.raises(TraceError, match="must be 1 for jobs of more than one GPU"):
+        load_trace(tmp_path / "t.csv")
+
+
+def test_needs_are_read_from_their_columns(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(
+        "job_id,arrival,num_gpus,duration,same_rack,max_nodes,exclusive_node,anti_affinity,node_selector,tolerations\n"
+        "a,0,4,60,required,2,true,replicas,zone=a; disk=nvme,slow;old\n"
+        "b,0,1,60,,,,,,\n"
+    )
+    jobs = load_trace(tmp_path / "t.csv").jobs
+    assert jobs.job(0).needs == PlacementNeeds(
+        same_rack="required",
+        max_nodes=2,
+        exclusive_node=True,
+        anti_affinity="replicas",
+        node_selector={"zone": "a", "disk": "nvme"},
+        tolerations=("slow", "old"),
+    )
+    assert jobs.job(1).needs == PlacementNeeds()

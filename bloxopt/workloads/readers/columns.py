@@ -9,6 +9,8 @@ import numpy as np
 from bloxopt.errors import TraceError
 from bloxopt.throughput import ThroughputOracle
 from bloxopt.workloads import table as cells
+from bloxopt.workloads.needs_columns import COLUMNS as NEEDS
+from bloxopt.workloads.needs_columns import needs_from_table
 from bloxopt.workloads.table import Table
 from bloxopt.workloads.trace import Trace
 
@@ -25,8 +27,11 @@ OPTIONAL = (
     "restart_cost",
     "cpus_per_gpu",
     "memory_gib_per_gpu",
+    "gpu_share",
+    *NEEDS,
 )
 EXTRA = "extra."
+_SHARE = "a part of a GPU from 0.001 to 1"
 
 
 def trace_from_table(table: Table, name: str, throughput: ThroughputOracle | None) -> Trace:
@@ -45,6 +50,9 @@ def trace_from_table(table: Table, name: str, throughput: ThroughputOracle | Non
     table.fail(max_gpus < num_gpus, "max_gpus", "at least num_gpus")
     deadline = table.numbers("deadline", cells.SECONDS, default=np.inf)
     table.fail(deadline <= arrival, "deadline", "a time after the arrival, in seconds")
+    share = table.numbers("gpu_share", _SHARE, low=0.001, default=1.0)
+    table.fail(share > 1, "gpu_share", _SHARE)
+    table.fail((share < 1) & ((min_gpus != 1) | (max_gpus != 1)), "gpu_share", "1 for jobs of more than one GPU")
     return Trace.from_columns(
         name,
         throughput,
@@ -62,6 +70,8 @@ def trace_from_table(table: Table, name: str, throughput: ThroughputOracle | Non
         restart_cost=table.numbers("restart_cost", cells.SECONDS, default=0.0),
         cpus_per_gpu=table.numbers("cpus_per_gpu", cells.NOT_NEGATIVE, default=0.0),
         memory_gib_per_gpu=table.numbers("memory_gib_per_gpu", cells.NOT_NEGATIVE, default=0.0),
+        gpu_share=share,
+        needs=needs_from_table(table),
         extra={
             column.removeprefix(EXTRA): table.free_text(column) for column in table.columns if column.startswith(EXTRA)
         },

@@ -84,7 +84,9 @@ class Scheduler:
         allocation = self._replan(space) if self.selector.needs_plan and len(active) else None
         assignment, started, stopped = state.assignment, 0, 0
         if len(active):
-            workspace = Workspace(assignment, catalog.cluster, ledger.table, state.node_up, self.placement, self._rules)
+            workspace = Workspace(
+                assignment, catalog.cluster, ledger.table, state.node_up, self.placement, self._rules, catalog.runs_on
+            )
             stop, start = self.selector.select(self.policy, space, self._plan).place(assignment, workspace)
             assignment = assignment.change(stop, start)
             started, stopped = len(start), len(stop)

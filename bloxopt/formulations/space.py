@@ -53,6 +53,11 @@ class ConfigurationCatalog:
         return {job_id: row for row, job_id in enumerate(self.table.job_id)}
 
     @cached_property
+    def runs_on(self) -> BoolArray:
+        """Whether each job makes progress on each GPU type at the GPU count it asks for, (jobs, types)."""
+        return np.greater(self.requested_rate, 0.0)
+
+    @cached_property
     def best_requested_rate(self) -> FloatArray:
         """Steps/s of each job on its fastest GPU type at the GPU count it asks for, shape (jobs,)."""
         best: FloatArray = self.requested_rate.max(axis=1, initial=0.0)

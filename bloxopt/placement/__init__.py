@@ -1,10 +1,12 @@
 """Placement: which nodes a gang gets.
 
-A strategy is one function ``(offer, need) -> Found | None`` in a file of its own and
-one line in :data:`PLACEMENTS`; the passes apply it to all jobs of a round.
+A strategy is one function ``(offer, need) -> Found | None``, or a class whose instances are such functions, in a file
+of its own and one line in :data:`PLACEMENTS`; the passes apply it to all jobs of a round.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from bloxopt.placement.strategy import Found, Offer, Strategy
 from bloxopt.registry import Registry
@@ -16,6 +18,12 @@ PLACEMENTS = Registry(
         "consolidated": "bloxopt.placement.consolidated:consolidated",
         "spread": "bloxopt.placement.spread:spread",
         "rack_aware": "bloxopt.placement.rack_aware:rack_aware",
+        "best_fit": "bloxopt.placement.best_fit:best_fit",
+        "dot_product": "bloxopt.placement.dot_product:dot_product",
+        "tiresias_skew": "bloxopt.placement.tiresias_skew:TiresiasSkew",
+        "bandwidth_aware": "bloxopt.placement.bandwidth_aware:BandwidthAware",
+        "fragmentation_gradient": "bloxopt.placement.fragmentation_gradient:FragmentationGradient",
+        "exact": "bloxopt.placement.exact:EXACT",
         "blox_scattered": "bloxopt.placement.blox:scattered",
         "blox_consolidated": "bloxopt.placement.blox:consolidated",
     },
@@ -23,8 +31,12 @@ PLACEMENTS = Registry(
 
 
 def get_placement(placement: str | Strategy) -> Strategy:
-    """The strategy registered under a name; a function is returned as it is."""
-    strategy: Strategy = PLACEMENTS.get(placement) if isinstance(placement, str) else placement
+    """The strategy registered under a name; a function is returned as it is.
+
+    A registered class is one that remembers what it worked out: every call makes a new one, for one run.
+    """
+    found: Any = PLACEMENTS.get(placement) if isinstance(placement, str) else placement
+    strategy: Strategy = found() if isinstance(found, type) else found
     return strategy
 
 

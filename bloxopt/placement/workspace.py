@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +21,8 @@ class Workspace:
     """Free GPUs (CPUs, memory) of an assignment, counting only nodes that are up.
 
     ``find`` looks for a gang's GPUs without taking them; ``take`` and ``give_back`` book grants. ``rules`` are the
-    placement constraints, None if there are none.
+    placement constraints, None if there are none. ``runs_on`` (jobs, types): GPU types on which each job makes
+    progress, None where that is not known.
     """
 
     def __init__(
@@ -31,11 +33,13 @@ class Workspace:
         node_up: BoolArray,
         strategy: Strategy,
         rules: Rules | None = None,
+        runs_on: BoolArray | None = None,
     ) -> None:
         self.cluster = cluster
         self.jobs = jobs
         self.free: Resources = assignment.free.copy()
         self.rules = rules
+        self.runs_on = runs_on
         self._strategy = strategy
         uniform = len(cluster.gpu_types) == 1 and bool(node_up.all())
         self._usable: list[BoolArray] | None = (
@@ -49,11 +53,29 @@ class Workspace:
         offer = Offer(self._available(row, gpu_type), row, gpu_type, self)
         rules = self.rules
         found = self._strategy(offer, need) if rules is None else rules.search(self._strategy, offer, need)
-        if found is None:
-            return None
+        return None if found is None else self.grant(row, gpu_type, found)
+
+    def grant(self, row: int, gpu_type: int, found: Found) -> Grant:
+        """The grant of job ``row`` on nodes found for it, with free GPUs picked where the search left them open."""
         nodes, counts, gpus = Found(*found)
         milli = self.jobs.gpu_milli[row]
         return Grant(gpu_type, nodes, counts, self._pick(nodes, counts, milli) if gpus is None else gpus, milli)
+
+    @property
+    def strategy(self) -> Strategy:
+        """How a gang's nodes are found."""
+        return self._strategy
+
+    def usable(self, gpu_type: int) -> BoolArray:
+        """Nodes of a type that are up, (nodes,)."""
+        return np.equal(self.cluster.node_gpu_type, gpu_type) if self._usable is None else self._usable[gpu_type]
+
+    def over(self, assignment: Assignment, strategy: Strategy) -> Workspace:
+        """The same nodes and rules with another strategy and the free resources of another assignment."""
+        other = copy(self)
+        other.free = assignment.free.copy()
+        other._strategy = strategy
+        return other
 
     def take(self, row: int, grant: Grant) -> None:
         self.free.take(row, grant)

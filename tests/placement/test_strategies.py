@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import combinations
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +11,10 @@ from hypothesis import strategies as st
 
 from bloxopt.cluster import Cluster, Node
 from bloxopt.errors import UnknownNameError
+from bloxopt.jobs import Job, JobTable
 from bloxopt.placement import PLACEMENTS, Found, Offer, get_placement
+from bloxopt.placement.workspace import Workspace
+from bloxopt.runtime.assignment import Assignment
 
 free_gpus = st.lists(st.integers(0, 8), min_size=1, max_size=8).map(lambda counts: np.array(counts, dtype=np.int64))
 gangs = st.integers(1, 24)
@@ -21,9 +23,13 @@ gangs = st.integers(1, 24)
 def find(name: str, available: np.ndarray, need: int) -> Found | None:
     """Ask a strategy on an otherwise empty cluster of 8-GPU nodes, three in a rack."""
     nodes = (Node(name=f"n{i}", gpu_type="V100", num_gpus=8, rack=f"rack-{i // 3}") for i in range(len(available)))
-    return get_placement(name)(
-        Offer(available, row=0, gpu_type=0, workspace=SimpleNamespace(cluster=Cluster(tuple(nodes)))), need
-    )
+    cluster, jobs = Cluster(tuple(nodes)), JobTable.from_jobs([Job(job_id="job", duration=1.0)])
+    strategy = get_placement(name)
+    up = np.ones(len(available), dtype=bool)
+    workspace = Workspace(Assignment(cluster, jobs), cluster, jobs, up, strategy)
+    workspace.free.gpus[:] = available
+    workspace.free.milli[:] = np.where(np.arange(8) < available[:, None], 1000, 0).ravel()
+    return strategy(Offer(available, row=0, gpu_type=0, workspace=workspace), need)
 
 
 @pytest.mark.parametrize("name", list(PLACEMENTS))

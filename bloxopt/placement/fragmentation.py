@@ -1,0 +1,117 @@
+"""How many free GPUs a typical job could not use: the fragmentation measure of Weng et al. (ATC 2023).
+
+The fragmentation of node n for a task m is what is free on its GPUs and of no use to m: all of it if n cannot run m at
+all (too few CPUs, too little memory, the wrong GPU type, not enough GPUs with room), else what is free on the GPUs
+that have less free than m takes of each. ``F_n = Σ_m p_m F_n(m)`` weighs the tasks by how often they come.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from bloxopt.cluster import Cluster
+from bloxopt.jobs import BoolArray, FloatArray, IntArray, JobTable
+from bloxopt.runtime.resources import WHOLE_GPU, Resources
+
+_MOST_KINDS = 256
+"""Kinds of tasks kept of a workload, the most frequent ones."""
+_ROUNDING = 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class TargetWorkload:
+    """The kinds of tasks that are expected, one row each, and how often.
+
+    ``weight`` (kinds,) parts of all tasks, sum 1 · ``milli`` thousandths of each GPU · ``count`` GPUs · ``cpus`` and
+    ``memory_gib`` of the whole task · ``runs_on`` (kinds, GPU types).
+    """
+
+    weight: FloatArray
+    milli: IntArray
+    count: IntArray
+    cpus: FloatArray
+    memory_gib: FloatArray
+    runs_on: BoolArray
+
+    @classmethod
+    def of(cls, jobs: JobTable, cluster: Cluster, runs_on: BoolArray | None = None) -> TargetWorkload:
+        """The job mix of a trace, its 256 most frequent kinds if there are more.
+
+        ``runs_on`` (jobs, GPU types): default all. A gang larger than the largest node stands for its part of one.
+        """
+        types = len(cluster.gpu_types)
+        allowed = np.ones((len(jobs), types), dtype=bool) if runs_on is None else np.asarray(runs_on, dtype=bool)
+        count = np.minimum(jobs.num_gpus, cluster.node_gpus.max())
+        shape = np.column_stack(
+            [np.array(jobs.gpu_milli), count, count * jobs.cpus_per_gpu, count * jobs.memory_gib_per_gpu, allowed]
+        )
+        kinds, times = np.unique(shape, axis=0, return_counts=True)
+        kept = np.argsort(-times, kind="stable")[:_MOST_KINDS]
+        kinds, times = kinds[kept], times[kept]
+        return cls(
+            weight=times / times.sum(),
+            milli=kinds[:, 0].astype(np.int64),
+            count=kinds[:, 1].astype(np.int64),
+            cpus=kinds[:, 2],
+            memory_gib=kinds[:, 3],
+            runs_on=kinds[:, 4:] > 0,
+        )
+
+    @property
+    def least(self) -> IntArray:
+        """Thousandths that each class of kinds takes of every GPU, (classes,)."""
+        return self._gpu_classes[0]
+
+    @cached_property
+    def _gpu_classes(self) -> tuple[IntArray, IntArray, FloatArray]:
+        """Kinds that ask the same of GPUs: ``milli``, thousandths in all, (classes,), and weights (kinds, classes)."""
+        shapes, member = np.unique(np.column_stack([self.milli, self.count]), axis=0, return_inverse=True)
+        weight = np.zeros((len(self.weight), len(shapes)))
+        weight[np.arange(len(member)), member.ravel()] = self.weight
+        return shapes[:, 0], shapes[:, 0] * shapes[:, 1], weight
+
+    def usable(self, milli: IntArray) -> IntArray:
+        """Thousandths free on GPUs that have enough free for each class of kinds, (nodes, classes).
+
+        ``milli`` (nodes, GPUs of a node), 0 for GPUs that a node lacks.
+        """
+        enough = milli[:, :, None] >= self.least
+        usable: IntArray = np.einsum("ngc,ng->nc", enough, milli)
+        return usable
+
+    def class_weights(self, cpus: FloatArray, memory_gib: FloatArray, gpu_type: IntArray) -> FloatArray:
+        """Weight of the kinds of each class for which a node's CPUs, memory and GPU type do, (nodes, classes)."""
+        fits = self.runs_on.T[gpu_type]
+        fits = fits & (cpus[:, None] >= self.cpus - _ROUNDING) & (memory_gib[:, None] >= self.memory_gib - _ROUNDING)
+        return fits @ self._gpu_classes[2]
+
+    def value(self, usable: IntArray, weights: FloatArray) -> FloatArray:
+        """Expected thousandths that a task can use, ``Σ_m p_m (free − F_n(m))``; shapes (…, classes) to (…).
+
+        A node has the GPUs for a class exactly if what is usable on them is at least what the class takes: a share
+        takes less than what any of these GPUs has, and whole GPUs are used whole.
+        """
+        found: FloatArray = np.where(usable >= self._gpu_classes[1], usable * weights, 0.0).sum(axis=-1)
+        return found
+
+
+def fragmentation(free: Resources, cluster: Cluster, workload: TargetWorkload) -> FloatArray:
+    """GPUs free on each node that a task of the workload cannot use, in expectation: ``F_n``, shape (nodes,)."""
+    milli = padded(free.milli, cluster)
+    unlimited = np.full(len(cluster.nodes), np.inf)
+    cpus = unlimited if free.cpus is None else free.cpus
+    memory = unlimited if free.memory_gib is None else free.memory_gib
+    weights = workload.class_weights(cpus, memory, cluster.node_gpu_type)
+    lost: FloatArray = (milli.sum(axis=1) - workload.value(workload.usable(milli), weights)) / WHOLE_GPU
+    return lost
+
+
+def padded(milli: IntArray, cluster: Cluster) -> IntArray:
+    """Thousandths free by node and GPU of the node, (nodes, most GPUs of a node), 0 where a node has fewer."""
+    table = np.zeros((len(cluster.nodes), int(cluster.node_gpus.max())), dtype=np.int64)
+    local = np.arange(len(milli)) - cluster.gpu_offset[cluster.gpu_node]
+    table[cluster.gpu_node, local] = milli
+    return table

@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from bloxopt.jobs import IntArray
+from bloxopt.placement.strategy import Changes as Changes
+from bloxopt.placement.strategy import Requests, WholeQueue, WholeRound
 from bloxopt.placement.workspace import Workspace
 from bloxopt.runtime.assignment import Assignment
 from bloxopt.runtime.resources import Grant
-
-Changes = tuple[list[int], dict[int, Grant]]
-"""Rows that stop, and the grants of those that start; a row in both is moved or restarted."""
 
 
 def place_decision(
@@ -21,8 +20,10 @@ def place_decision(
     """Run exactly the listed jobs: those that keep their configuration keep their GPUs, the others stop first.
 
     The new ones are placed largest gang first, to limit fragmentation; one that the strategy cannot
-    place waits for the next round.
+    place waits for the next round. A strategy for whole rounds decides all of this itself.
     """
+    if isinstance(workspace.strategy, WholeRound):
+        return workspace.strategy.place_round(Requests(row, gpu_type, num_gpus), assignment, workspace)
     wanted = {int(r): (int(t), int(n)) for r, t, n in zip(row, gpu_type, num_gpus, strict=True)}
     grants = assignment.grants
     stop = [r for r, grant in grants.items() if wanted.get(r) != (grant.gpu_type, grant.num_gpus)]
@@ -54,6 +55,8 @@ def place_queue(
     are placement constraints, a job that no eviction could help is passed over instead.
     ``num_gpus`` and ``preference`` (GPU types, best first) are indexed by job row. Source: Blox.
     """
+    if isinstance(workspace.strategy, WholeQueue):
+        return workspace.strategy.place_queue(order, num_gpus, preference, assignment, workspace)
     rows: list[int] = order.tolist()
     grants = assignment.grants
     running = [row in grants for row in rows]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from bloxopt.jobs import IntArray
 
 if TYPE_CHECKING:
     from bloxopt.placement.workspace import Workspace
+    from bloxopt.runtime.assignment import Assignment
+    from bloxopt.runtime.resources import Grant
 
 
 @dataclass(slots=True)
@@ -37,3 +39,44 @@ class Found(NamedTuple):
 
 Strategy = Callable[[Offer, int], Found | None]
 """``(offer, need)``: an answer for a gang of ``need`` GPUs, None if it does not fit."""
+
+
+class Requests(NamedTuple):
+    """What is to run in a round: job ``row``, ``gpu_type`` and ``num_gpus`` of each gang, all (gangs,)."""
+
+    row: IntArray
+    gpu_type: IntArray
+    num_gpus: IntArray
+
+
+Changes: TypeAlias = "tuple[list[int], dict[int, Grant]]"
+"""Rows that stop, and the grants of those that start; a row in both is moved or restarted."""
+
+
+class WholeRound:
+    """Base of placements that decide on all gangs of a round together.
+
+    As a strategy (called with one offer) it answers for searches that can only ask for one gang at a time.
+    """
+
+    def __call__(self, offer: Offer, need: int) -> Found | None:
+        raise NotImplementedError(f"{type(self).__name__} must answer for a single gang: override __call__")
+
+    def place_round(self, requests: Requests, assignment: Assignment, workspace: Workspace) -> Changes:
+        """Where the gangs of ``requests`` run, given what runs now; jobs that are not requested stop."""
+        raise NotImplementedError(f"{type(self).__name__} must place a round: override place_round")
+
+
+class WholeQueue(WholeRound):
+    """Base of placements that also settle who runs where a selector only ranks the jobs."""
+
+    def place_queue(
+        self,
+        order: IntArray,
+        num_gpus: Sequence[int],
+        preference: Sequence[Sequence[int]],
+        assignment: Assignment,
+        workspace: Workspace,
+    ) -> Changes:
+        """Which jobs of a queue run, and where: see :func:`bloxopt.placement.passes.place_queue`."""
+        raise NotImplementedError(f"{type(self).__name__} must place a queue: override place_queue")

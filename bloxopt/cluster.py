@@ -1,13 +1,11 @@
-"""Clusters: nodes with GPUs of one type each, read from a short string, TOML or CSV."""
+"""Clusters: nodes with GPUs of one type each, and the network between them."""
 
 from __future__ import annotations
 
-import csv
 import math
 import re
-import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -145,80 +143,17 @@ class Cluster:
 
     @classmethod
     def from_toml(cls, path: str | Path) -> Cluster:
-        """Read ``[[node]]`` tables (``count`` repeats one; its name then gets a number)."""
-        path = Path(path)
-        try:
-            document = tomllib.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ClusterError(f"{path}: cannot be read: {error.strerror}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ClusterError(f"{path}: not valid TOML: {error}") from error
-        extra = set(document) - {"node"}
-        tables = document.get("node")
-        if extra or not isinstance(tables, list) or not all(isinstance(row, dict) for row in tables):
-            found = f"; unknown key {sorted(extra)[0]!r}" if extra else ""
-            raise ClusterError(f"{path}: expected [[node]] tables{found}")
-        return cls._from_rows(path, [(f"node {i + 1}", row) for i, row in enumerate(tables)])
+        """Read a cluster file: see :func:`bloxopt.cluster_files.read_toml`."""
+        from bloxopt.cluster_files import read_toml
+
+        return read_toml(Path(path))
 
     @classmethod
     def from_csv(cls, path: str | Path) -> Cluster:
-        """Read a CSV with the columns name, gpu_type, num_gpus and, where known, cpus, memory_gib, rack, count."""
-        path = Path(path)
-        try:
-            with path.open(newline="", encoding="utf-8-sig") as handle:
-                reader = csv.DictReader(handle, restkey="", strict=True)
-                rows = []
-                for row in reader:
-                    if "" in row:
-                        raise ClusterError(f"{path}: line {reader.line_num}: more fields than the header has")
-                    rows.append((f"line {reader.line_num}", {k: v for k, v in row.items() if v not in (None, "")}))
-        except OSError as error:
-            raise ClusterError(f"{path}: cannot be read: {error.strerror}") from error
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise ClusterError(f"{path}: not valid CSV: {error}") from error
-        return cls._from_rows(path, rows)
+        """Read a table of nodes: see :func:`bloxopt.cluster_files.read_csv`."""
+        from bloxopt.cluster_files import read_csv
 
-    @classmethod
-    def _from_rows(cls, path: Path, rows: Sequence[tuple[str, dict[Any, Any]]]) -> Cluster:
-        known = {f.name for f in fields(Node)} | {"count"}
-        nodes: list[Node] = []
-        for place, row in rows:
-            where = f"{path}: {place}"
-            unknown = {str(key) for key in row} - known
-            if unknown:
-                raise ClusterError(f"{where}: unknown key {sorted(unknown)[0]!r}; known: {', '.join(sorted(known))}")
-            missing = {"gpu_type", "num_gpus"} - set(row)
-            if missing:
-                raise ClusterError(f"{where}: {sorted(missing)[0]} is missing")
-            count = _whole(where, "count", row.get("count", 1))
-            if not 1 <= count <= MAX_NODES - len(nodes):
-                raise ClusterError(f"{where}: count is {count}, must be from 1 to {MAX_NODES} nodes in all")
-            values: dict[str, Any] = {
-                "gpu_type": row["gpu_type"],
-                "num_gpus": _whole(where, "num_gpus", row["num_gpus"]),
-                "cpus": _number(where, "cpus", row["cpus"]) if "cpus" in row else None,
-                "memory_gib": _number(where, "memory_gib", row["memory_gib"]) if "memory_gib" in row else None,
-                "rack": row.get("rack", "rack-0"),
-                "datacenter": row.get("datacenter", "datacenter-0"),
-                "island_gpus": _whole(where, "island_gpus", row["island_gpus"]) if "island_gpus" in row else None,
-                "labels": _labels(where, row.get("labels", {})),
-                "taints": _taints(where, row.get("taints", [])),
-                "reserved_for": row.get("reserved_for"),
-                "drained": _flag(where, "drained", row.get("drained", False)),
-            }
-            base = row.get("name")
-            for repeat in range(count):
-                name = str(base) if base and count == 1 else f"{base or 'node'}-{repeat if base else len(nodes)}"
-                try:
-                    nodes.append(Node(name=name, **values))
-                except ClusterError as error:
-                    raise ClusterError(f"{where}: {error}") from error
-        if not nodes:
-            raise ClusterError(f"{path}: no nodes; a cluster needs at least one")
-        try:
-            return cls(tuple(nodes))
-        except ClusterError as error:
-            raise ClusterError(f"{path}: {error}") from error
+        return read_csv(Path(path))
 
     @cached_property
     def gpu_types(self) -> tuple[str, ...]:
@@ -325,51 +260,3 @@ def load_cluster(source: str | Path | Cluster) -> Cluster:
 def _is_number(value: object) -> bool:
     """A finite real number, and not a truth value."""
     return isinstance(value, (int, float, np.number)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _number(where: str, field: str, value: Any) -> float:
-    """A number written as text or given as one; anything else is an error that names the field."""
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        raise ClusterError(f"{where}: {field} is {value!r}, must be a number") from None
-
-
-def _labels(where: str, value: Any) -> dict[str, str]:
-    """Labels from a TOML table, or from ``name=value;name=value`` in a CSV."""
-    if isinstance(value, str):
-        pairs = [part.partition("=") for part in value.split(";") if part]
-        if not all(sign for _, sign, _ in pairs):
-            raise ClusterError(f"{where}: labels is {value!r}, must be name=value pairs joined by ';'")
-        return {name.strip(): content.strip() for name, _, content in pairs}
-    if not isinstance(value, dict):
-        raise ClusterError(f"{where}: labels is {value!r}, must be a table of names and values")
-    return value
-
-
-def _taints(where: str, value: Any) -> tuple[str, ...]:
-    """Taints from a TOML array, or joined by ``;`` in a CSV."""
-    if isinstance(value, str):
-        return tuple(part.strip() for part in value.split(";") if part.strip())
-    if not isinstance(value, list):
-        raise ClusterError(f"{where}: taints is {value!r}, must be an array of names")
-    return tuple(value)
-
-
-def _flag(where: str, key: str, value: Any) -> bool:
-    """True or false, from TOML or as a word in a CSV."""
-    words = {"true": True, "false": False}
-    flag = words.get(value.strip().lower()) if isinstance(value, str) else value
-    if not isinstance(flag, bool):
-        raise ClusterError(f"{where}: {key} is {value!r}, must be true or false")
-    return flag
-
-
-def _whole(where: str, field: str, value: Any) -> int:
-    """The same for a whole number: 2.5 GPUs are an error, not 2."""
-    number = _number(where, field, value)
-    if not math.isfinite(number) or number != round(number):
-        raise ClusterError(f"{where}: {field} is {value!r}, must be a whole number")
-    return int(number)

@@ -14,9 +14,10 @@ their own instead.
 
 from __future__ import annotations
 
+import time
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from scipy.sparse import csc_array
@@ -26,7 +27,7 @@ from bloxopt.formulations.standard_form import StandardForm
 from bloxopt.jobs import FloatArray
 from bloxopt.placement.exact_instance import Gang, Instance, Where
 from bloxopt.placement.exact_patterns import Counts, Demand, Piece, Room, TooManyPatternsError, fillings, splits
-from bloxopt.solvers.base import Solver, SolverOptions, Termination
+from bloxopt.solvers.base import Solver, SolverOptions, SolverResult, Termination
 
 MOST_SPLITS = 128
 """Splits up to which a group of gangs gets one variable per split."""
@@ -73,7 +74,7 @@ def solve_instance(
         program = PlacementProgram(instance)
     except TooManyPatternsError:
         return ExactAnswer(dict(start), at_hand, 0.0, Termination.FEASIBLE, "none")
-    result = solver.solve(program.form, options, program.point(start))
+    result = _solve(program, solver, options, start)
     bound = max(0.0, result.bound if result.bound is not None else 0.0)
     placement, objective = dict(start), at_hand
     if result.x is not None:
@@ -83,6 +84,22 @@ def solve_instance(
             placement, objective = found, cost
     ending = result.termination if result.x is not None else Termination.FEASIBLE
     return ExactAnswer(placement, objective, min(bound, objective), ending, result.solver)
+
+
+def _solve(
+    program: PlacementProgram, solver: Solver, options: SolverOptions, start: Mapping[int, Where]
+) -> SolverResult:
+    """The solver's answer from ``start``, or without it if that one is left unproven with time to spare.
+
+    HiGHS has returned the start itself, next to a bound far below, where its presolve alone solves the program.
+    """
+    started = time.perf_counter()
+    result = solver.solve(program.form, options, program.point(start))
+    left = None if options.time_limit is None else options.time_limit - (time.perf_counter() - started)
+    if result.termination is not Termination.FEASIBLE or (left is not None and left < 0.05 * (options.time_limit or 0)):
+        return result
+    again = solver.solve(program.form, replace(options, time_limit=left))
+    return again if again.x is not None else result
 
 
 @dataclass(slots=True)

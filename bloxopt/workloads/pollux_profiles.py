@@ -109,3 +109,35 @@ def _step_times(folder: Path) -> dict[int, FloatArray]:
     for gpus, group in packed.groupby("num_replicas"):
         measured[int(str(gpus))] = group.sort_values("local_bsz")[columns].to_numpy(np.float64)
     return measured
+
+
+def load_spans(directory: Path) -> dict[str, dict[int, Profile]]:
+    """Profiles by model and number of nodes: ``step_times`` of gangs on that many nodes, however they are split.
+
+    Placements of as many GPUs on as many nodes are averaged where they were measured at the same local batch size.
+    """
+    return _load_spans(str(directory))
+
+
+@lru_cache(maxsize=4)
+def _load_spans(directory: str) -> dict[str, dict[int, Profile]]:
+    import pandas as pd
+
+    columns = ["nodes", "gpus", "local_bsz", "step_time", "sync_time"]
+    models: dict[str, dict[int, Profile]] = {}
+    for name, packed in load_profiles(Path(directory)).items():
+        placements = pd.read_csv(Path(directory) / name / "placements.csv", dtype={"placement": str})
+        placements["nodes"] = placements.placement.str.len()
+        placements["gpus"] = [sum(map(int, digits)) for digits in placements.placement]
+        scalability = pd.read_csv(Path(directory) / name / "scalability.csv")
+        scalability = scalability.rename(columns={"num_nodes": "nodes", "num_replicas": "gpus"})
+        rows = pd.concat([placements[columns], scalability[columns]])
+        mean = rows.groupby(["nodes", "gpus", "local_bsz"], as_index=False)[["step_time", "sync_time"]].mean()
+        models[name] = {}
+        for nodes, on_nodes in mean.groupby("nodes"):
+            times = {
+                int(str(gpus)): group.sort_values("local_bsz")[columns[2:]].to_numpy(np.float64)
+                for gpus, group in on_nodes.groupby("gpus")
+            }
+            models[name][int(str(nodes))] = Profile(name, packed.batch_sizes, packed.iterations, times)
+    return models

@@ -2,17 +2,20 @@
 
 The fragmentation of node n for a task m is what is free on its GPUs and of no use to m: all of it if n cannot run m at
 all (too few CPUs, too little memory, the wrong GPU type, not enough GPUs with room), else what is free on the GPUs
-that have less free than m takes of each. ``F_n = Σ_m p_m F_n(m)`` weighs the tasks by how often they come.
+that have less free than m takes of each. ``F_n = Σ_m p_m F_n(m)`` weighs the tasks by how often they come,
+or by how many of the GPUs asked for are theirs.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 
 from bloxopt.cluster import Cluster
+from bloxopt.errors import InputError
 from bloxopt.jobs import BoolArray, FloatArray, IntArray, JobTable
 from bloxopt.runtime.resources import WHOLE_GPU, Resources
 
@@ -23,9 +26,9 @@ _ROUNDING = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class TargetWorkload:
-    """The kinds of tasks that are expected, one row each, and how often.
+    """The kinds of tasks that are expected, one row each, and how much they count.
 
-    ``weight`` (kinds,) parts of all tasks, sum 1 · ``milli`` thousandths of each GPU · ``count`` GPUs · ``cpus`` and
+    ``weight`` (kinds,) sum 1 · ``milli`` thousandths of each GPU · ``count`` GPUs · ``cpus`` and
     ``memory_gib`` of the whole task · ``runs_on`` (kinds, GPU types).
     """
 
@@ -37,11 +40,22 @@ class TargetWorkload:
     runs_on: BoolArray
 
     @classmethod
-    def of(cls, jobs: JobTable, cluster: Cluster, runs_on: BoolArray | None = None) -> TargetWorkload:
+    def of(
+        cls,
+        jobs: JobTable,
+        cluster: Cluster,
+        runs_on: BoolArray | None = None,
+        weigh: Literal["gpus", "tasks"] = "gpus",
+    ) -> TargetWorkload:
         """The job mix of a trace, its 256 most frequent kinds if there are more.
 
-        ``runs_on`` (jobs, GPU types): default all. A gang larger than the largest node stands for its part of one.
+        ``weigh`` a kind by its part of the GPUs asked for, or of the tasks as in the paper's formula. By tasks, rare
+        gangs count for almost nothing and are soon left without a node; the authors' scheduler has such a
+        weight too. ``runs_on`` (jobs, GPU types): default all. A gang larger than the largest node stands for
+        its part of one.
         """
+        if weigh not in ("gpus", "tasks"):
+            raise InputError(f"TargetWorkload: weigh is {weigh!r}, must be 'gpus' or 'tasks'")
         types = len(cluster.gpu_types)
         allowed = np.ones((len(jobs), types), dtype=bool) if runs_on is None else np.asarray(runs_on, dtype=bool)
         count = np.minimum(jobs.num_gpus, cluster.node_gpus.max())
@@ -51,8 +65,9 @@ class TargetWorkload:
         kinds, times = np.unique(shape, axis=0, return_counts=True)
         kept = np.argsort(-times, kind="stable")[:_MOST_KINDS]
         kinds, times = kinds[kept], times[kept]
+        amount = times * kinds[:, 0] * kinds[:, 1] if weigh == "gpus" else times
         return cls(
-            weight=times / times.sum(),
+            weight=amount / amount.sum(),
             milli=kinds[:, 0].astype(np.int64),
             count=kinds[:, 1].astype(np.int64),
             cpus=kinds[:, 2],

@@ -24,6 +24,7 @@ from bloxopt.experiments.style import figure, line_style, save_figure  # noqa: E
 from bloxopt.placement import Strategy, get_placement  # noqa: E402
 from bloxopt.placement.fragmentation import TargetWorkload  # noqa: E402
 from bloxopt.placement.fragmentation_gradient import FragmentationGradient  # noqa: E402
+from bloxopt.placement.rules import Rules  # noqa: E402
 from bloxopt.placement.workspace import Workspace  # noqa: E402
 from bloxopt.runtime.assignment import Assignment  # noqa: E402
 from bloxopt.workloads.production_like import production_like_cluster, production_like_trace  # noqa: E402
@@ -50,14 +51,14 @@ def inflate(name: str, cluster: Cluster, seed: int) -> tuple[np.ndarray, np.ndar
         strategy: Strategy = FragmentationGradient(TargetWorkload.of(jobs, cluster, weigh="tasks"))
     else:
         strategy = get_placement(name)
-    workspace = Workspace(Assignment(cluster, jobs), cluster, jobs, np.ones(len(cluster.nodes), dtype=bool), strategy)
+    up = np.ones(len(cluster.nodes), dtype=bool)
+    workspace = Workspace(Assignment(cluster, jobs), cluster, jobs, up, strategy, Rules.of(cluster, jobs))
     taken = np.zeros(count)
     first_failure: float | None = None
     start = {}
     for row in range(count):
         grant = workspace.find(row, 0, int(jobs.num_gpus[row]))
-        if grant is None or len(grant.nodes) > 1:
-            # A task is one container: it does not span nodes.
+        if grant is None:
             if first_failure is None:
                 first_failure = float(taken[:row].sum())
             continue
@@ -119,7 +120,8 @@ def draw(
         axes.set_xlabel("GPUs asked for by the tasks that have come (% of all GPUs)")
         axes.set_ylabel("GPUs allocated (% of all GPUs)")
         axes.set_title("Inflation of a production-like workload on 6,212 GPUs (dots: first failure)")
-        axes.set_ylim(80, 101)
+        axes.set_xlim(80, 100 * MOST_DEMAND)
+        axes.set_ylim(80, 100)
         axes.legend(loc="lower right")
         save_figure(drawing, path)
 

@@ -32,7 +32,8 @@ def place_decision(
     stopped = set(stop)
     start: dict[int, Grant] = {}
     fresh = [r for r in wanted if r not in grants or r in stopped]
-    for r in sorted(fresh, key=lambda r: -wanted[r][1]):
+    part = workspace.jobs.gpu_milli
+    for r in sorted(fresh, key=lambda r: -wanted[r][1] * part[r]):
         kind, need = wanted[r]
         grant = workspace.find(r, kind, need)
         if grant is not None:

@@ -11,6 +11,7 @@ import numpy as np
 from bloxopt.cluster import Cluster, Node
 from bloxopt.errors import TraceError
 from bloxopt.jobs import FloatArray, JobTable
+from bloxopt.needs import PlacementNeeds
 from bloxopt.workloads.trace import Trace
 
 NODE_KINDS: tuple[tuple[int, str, int, int, int], ...] = (
@@ -117,7 +118,7 @@ def production_like_cluster(by_model: bool = True) -> Cluster:
 
 
 def production_like_trace(num_tasks: int, seed: int = 0, duration: float = 3600.0) -> Trace:
-    """``num_tasks`` tasks in random order, one a second, that run for ``duration`` seconds each.
+    """``num_tasks`` tasks in random order, one a second, that run for ``duration`` seconds each on one node.
 
     Kinds are drawn independently, first the class of GPUs, then the kind. Raises
     :class:`~bloxopt.errors.TraceError` for a number or a seed that is not a whole number in range.
@@ -137,6 +138,7 @@ def production_like_trace(num_tasks: int, seed: int = 0, duration: float = 3600.
         gpu_share=np.minimum(demand, 1.0),
         cpus_per_gpu=cpus / gpus,
         memory_gib_per_gpu=memory / gpus,
+        needs=[PlacementNeeds(max_nodes=1)] * num_tasks,
     )
     return Trace(
         "production-like",

@@ -1,4 +1,4 @@
-"""The command line: ``bloxopt simulate``, ``compare``, ``plot``, ``generate`` and the listings."""
+"""The command line: ``bloxopt simulate``, ``compare``, ``plot``, ``generate``, ``topology`` and the listings."""
 
 from __future__ import annotations
 

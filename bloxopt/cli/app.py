@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bloxopt.cli import listings, results, simulation
+from bloxopt.cli import listings, results, simulation, topology
 
 app = typer.Typer(
     name="bloxopt",
@@ -41,6 +41,7 @@ app.command()(simulation.simulate)
 app.command()(simulation.compare)
 app.command()(results.plot)
 app.command()(results.generate)
+app.command()(topology.topology)
 app.command()(listings.traces)
 app.command()(listings.policies)
 app.command()(listings.solvers)

@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
+    from rich.tree import Tree
+
     from bloxopt.simulation.simulate import ProgressUpdate
 
 _PIPED_WIDTH = 10_000
@@ -86,6 +88,11 @@ def print_pairs(pairs: Iterable[tuple[str, str]], title: str = "") -> None:
     _print(table, title)
 
 
+def print_tree(tree: Tree) -> None:
+    """A tree; in a pipe too, drawn with lines."""
+    _print(tree, "")
+
+
 @contextmanager
 def progress_bar(what: str, unit: str) -> Iterator[Advance]:
     """A bar on stderr while that is a terminal, nothing otherwise."""
@@ -134,7 +141,7 @@ def _is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
-def _print(table: Table, title: str) -> None:
+def _print(table: Table | Tree, title: str) -> None:
     """Fitted to a terminal; in a pipe every row is one line, without blanks at its end."""
     if title:
         print(title)

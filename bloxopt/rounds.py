@@ -9,11 +9,12 @@ import numpy as np
 from bloxopt.admission import AcceptAll, Admission
 from bloxopt.formulations.allocation import Allocation
 from bloxopt.formulations.policy import Policy
-from bloxopt.formulations.space import AllocationSpace
+from bloxopt.formulations.space import AllocationSpace, ConfigurationCatalog
 from bloxopt.jobs import BoolArray, FloatArray, IntArray
 from bloxopt.placement.rules import Rules
 from bloxopt.placement.strategy import Strategy
 from bloxopt.placement.workspace import Workspace
+from bloxopt.runtime.assignment import Assignment
 from bloxopt.runtime.backend import Backend, ClusterState, Ran
 from bloxopt.selection.base import Plan, RoundSelector
 from bloxopt.solvers.base import SolverOptions
@@ -21,7 +22,10 @@ from bloxopt.solvers.base import SolverOptions
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What happened in one round; times in seconds, ``allocation`` None if the plan was kept."""
+    """What happened in one round; times in seconds, ``allocation`` None if the plan was kept.
+
+    ``retries`` is how often the round was selected again because some gangs found no place.
+    """
 
     time: float
     admitted: int
@@ -32,6 +36,7 @@ class Round:
     gpus_used: float
     gpus_up: int
     allocation: Allocation | None
+    retries: int = 0
 
 
 @dataclass(eq=False)
@@ -42,6 +47,9 @@ class Scheduler:
     changed (or every round for policies whose keys follow progress), at least ``solve_interval``
     seconds after the one before. Every allocation is checked by its policy, every assignment by its
     own construction, before anything is applied.
+
+    A gang that is selected but finds no place, or not the one its plan promises, is cut out of the round, and
+    the round is selected again, at most ``placement_retries`` times; the try that delivers most counts.
     """
 
     backend: Backend
@@ -52,6 +60,7 @@ class Scheduler:
     solver: str | None = None
     solver_options: SolverOptions | None = None
     solve_interval: float = 0.0
+    placement_retries: int = 0
 
     def __post_init__(self) -> None:
         self._plan: Plan | None = None
@@ -79,17 +88,18 @@ class Scheduler:
             self._stale = True
         active = ledger.active
         space = AllocationSpace(
-            catalog, ledger, active, capacity=self._capacity, now=state.now, round_seconds=self.backend.round_seconds
+            catalog,
+            ledger,
+            active,
+            capacity=self._capacity,
+            now=state.now,
+            round_seconds=self.backend.round_seconds,
+            node_up=state.node_up,
         )
         allocation = self._replan(space) if self.selector.needs_plan and len(active) else None
-        assignment, started, stopped = state.assignment, 0, 0
+        assignment, started, stopped, retries = state.assignment, 0, 0, 0
         if len(active):
-            workspace = Workspace(
-                assignment, catalog.cluster, ledger.table, state.node_up, self.placement, self._rules, catalog.runs_on
-            )
-            stop, start = self.selector.select(self.policy, space, self._plan).place(assignment, workspace)
-            assignment = assignment.change(stop, start)
-            started, stopped = len(start), len(stop)
+            assignment, started, stopped, retries = self._select_and_place(state, space)
         self.backend.apply(assignment)
         used = assignment.free.gpus_used
         record = Round(
@@ -102,10 +112,35 @@ class Scheduler:
             used,
             int(self._capacity.sum()),
             allocation,
+            retries,
         )
         self._credit(self.backend.wait())
         self._ran_nothing = not len(assignment)
         return record
+
+    def _select_and_place(self, state: ClusterState, space: AllocationSpace) -> tuple[Assignment, int, int, int]:
+        """The assignment of this round, how many jobs start and stop, and how often it was selected again."""
+        catalog, before = space.catalog, state.assignment
+        best: tuple[Assignment, int, int] | None = None
+        most, tries = -1.0, 0
+        while True:
+            workspace = Workspace(
+                before, catalog.cluster, catalog.table, state.node_up, self.placement, self._rules, catalog.runs_on
+            )
+            selection = self.selector.select(self.policy, space, self._plan)
+            stop, start = selection.place(before, workspace)
+            after = before.change(stop, start)
+            if not self.placement_retries:
+                return after, len(start), len(stop), 0
+            value = _delivered(after, catalog)
+            if value > most + 1e-9:
+                best, most = (after, len(start), len(stop)), value
+            unmet = selection.unmet(after, catalog)
+            if not len(unmet) or tries == self.placement_retries:
+                assert best is not None
+                return *best, tries
+            space = space.without(unmet)
+            tries += 1
 
     def _admit(self, state: ClusterState) -> int:
         asked = np.concatenate([self._pending, state.submitted]) if len(self._pending) else state.submitted
@@ -142,6 +177,17 @@ class Scheduler:
         finished = self.backend.ledger.num_finished
         self._stale = self._stale or finished != self._finished
         self._finished = finished
+
+
+def _delivered(assignment: Assignment, catalog: ConfigurationCatalog) -> float:
+    """GPUs in use, those of a gang that its placement slows down counted by what is left of its rate."""
+    grants = assignment.grants.values()
+    row = np.fromiter(assignment.grants, dtype=np.int64, count=len(assignment))
+    kind = np.array([grant.gpu_type for grant in grants], dtype=np.int64)
+    gpus = np.array([grant.num_gpus for grant in grants], dtype=np.int64)
+    nodes = np.array([len(grant.nodes) for grant in grants], dtype=np.int64)
+    share = catalog.table.gpu_share[row]
+    return float((gpus * share) @ catalog.placement_factors(row, kind, gpus, nodes))
 
 
 class _IsolatedProgress:

@@ -25,7 +25,8 @@ class JobLedger:
     ``remaining_steps`` steps · ``attained_seconds`` time spent running (s) · ``attained_service``
     GPU-seconds received · ``isolated_seconds`` time the work done so far would have taken on an
     equal share of the cluster (finish-time fairness; kept by the scheduler) · ``gpu_type`` and
-    ``gpus`` what the job runs on now, -1 and 0 when it does not · ``start`` and ``finish`` absolute
+    ``gpus`` what the job runs on now, -1 and 0 when it does not · ``nodes`` how many nodes it spans or last spanned
+    (kept where placement matters to the rate) · ``start`` and ``finish`` absolute
     seconds, NaN before they happen · ``preemptions`` and ``restarts`` counts · ``active`` rows of the
     jobs that wait or run, in order of admission · ``num_finished`` how many are done.
     """
@@ -42,6 +43,7 @@ class JobLedger:
         self.isolated_seconds = np.zeros(count)
         self.gpu_type = np.full(count, -1, dtype=np.int64)
         self.gpus = np.zeros(count, dtype=np.int64)
+        self.nodes = np.ones(count, dtype=np.int64)
         self.start = np.full(count, np.nan)
         self.finish = np.full(count, np.nan)
         self.preemptions = np.zeros(count, dtype=np.int64)

@@ -9,6 +9,7 @@ from bloxopt.formulations.constraints import (
     Deadlines,
     Limit,
     MinimumShare,
+    NodeCapacity,
     OneConfiguration,
     PinRunning,
     TenantQuota,
@@ -36,6 +37,7 @@ from bloxopt.formulations.priority import Priority
 from bloxopt.formulations.program import Program
 from bloxopt.formulations.session import Outcome, Session
 from bloxopt.formulations.space import AllocationSpace, ConfigurationCatalog
+from bloxopt.formulations.spread import SpreadPenalty
 from bloxopt.formulations.standard_form import StandardForm
 from bloxopt.formulations.water_filling import WaterFilling
 
@@ -63,6 +65,7 @@ __all__ = [
     "MaxSum",
     "MinMax",
     "MinimumShare",
+    "NodeCapacity",
     "NormalizedThroughput",
     "Objective",
     "OneConfiguration",
@@ -78,6 +81,7 @@ __all__ = [
     "Restarts",
     "Session",
     "ShortestRemaining",
+    "SpreadPenalty",
     "StandardForm",
     "TenantQuota",
     "TimeFraction",

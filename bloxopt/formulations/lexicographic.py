@@ -36,6 +36,10 @@ class Lexicographic(Objective):
         return any(stage.progress_dependent for stage in self.stages)
 
     @property
+    def uses_spread(self) -> bool:  # type: ignore[override]
+        return any(stage.uses_spread for stage in self.stages)
+
+    @property
     def work_conserving(self) -> bool:  # type: ignore[override]
         return all(stage.work_conserving for stage in self.stages)
 

@@ -38,6 +38,8 @@ class Objective:
     """True if the allocation changes as jobs progress, so that each round must solve again."""
     work_conserving = True
     """True if GPUs without a claim may go to any job; False if jobs must not overtake."""
+    uses_spread = False
+    """True if the objective tells consolidated gangs from others, so that it needs columns for both."""
     minimised = False
     """True if people read the value as something to make small: it is reported with that sign."""
 
@@ -125,6 +127,10 @@ class WeightedSum(Objective):
     @property
     def progress_dependent(self) -> bool:  # type: ignore[override]
         return any(part.progress_dependent for _, part in self.parts)
+
+    @property
+    def uses_spread(self) -> bool:  # type: ignore[override]
+        return any(part.uses_spread for _, part in self.parts)
 
     def terms(self, space: AllocationSpace, program: Program) -> Affine:
         whole = Affine.nothing()

@@ -62,6 +62,11 @@ class Policy:
         return self.objective.progress_dependent or any(block.progress_dependent for block in self.blocks)
 
     @property
+    def uses_spread(self) -> bool:
+        """True if the program decides whether gangs are consolidated, so that it needs columns for both."""
+        return self.objective.uses_spread or any(block.uses_spread for block in self.blocks)
+
+    @property
     def work_conserving(self) -> bool:
         """True if GPUs that no job has a claim to may go to any; False if jobs must not overtake."""
         return self.objective.work_conserving

@@ -14,6 +14,7 @@ from bloxopt.cluster import Cluster, load_cluster
 from bloxopt.errors import TraceError
 from bloxopt.jobs import BoolArray, FloatArray, IntArray, Job, JobTable
 from bloxopt.placement.feasibility import check_placeable, largest_gangs, needs_limit
+from bloxopt.placement.slowdown import Slowdown, as_slowdown, fewest_nodes
 from bloxopt.state import JobLedger, JobStatus
 from bloxopt.throughput import DurationThroughput, ThroughputOracle, as_oracle, checked_rates
 
@@ -28,11 +29,24 @@ class ConfigurationCatalog:
     Flat arrays in job-major order, ``offsets`` (jobs + 1,) delimiting each job's part:
     ``gpu_type`` code, ``num_gpus`` GPUs, ``rate`` steps/s (> 0). ``requested_rate`` (jobs, types) is
     the rate at the GPU count the job asks for, 0 where it cannot run.
+
+    ``slowdown`` tells what more nodes than necessary cost, None that they cost nothing. With ``spread_columns`` a
+    configuration that they slow down has two columns: ``spread`` 0, on the fewest nodes, at the full rate, and
+    ``spread`` 1, on any nodes, at the rate on one node more. One that they do not slow down has ``spread`` 1 alone.
+    Without, ``spread`` is 0 throughout.
     """
 
-    def __init__(self, table: JobTable, cluster: Cluster, oracle: ThroughputOracle) -> None:
+    def __init__(
+        self,
+        table: JobTable,
+        cluster: Cluster,
+        oracle: ThroughputOracle,
+        slowdown: Slowdown | None = None,
+        spread_columns: bool = False,
+    ) -> None:
         self.table = table
         self.cluster = cluster
+        self.slowdown = slowdown
         types = cluster.gpu_types
         self.requested_rate = checked_rates(oracle, table, types, table.num_gpus)
         job, counts = _gpu_counts(table)
@@ -43,6 +57,11 @@ class ConfigurationCatalog:
         self.gpu_type: IntArray = kind.astype(np.int64)
         self.num_gpus: IntArray = counts[row]
         self.rate: FloatArray = rates[row, kind]
+        self.spread: IntArray = np.zeros(len(row), dtype=np.int64)
+        self.has_twin: BoolArray | None = None
+        if slowdown is not None and spread_columns:
+            job, row = job[row], np.arange(len(row))
+            row = self._add_spread_columns(job, slowdown)
         self.offsets: IntArray = np.concatenate([[0], np.cumsum(np.bincount(job[row], minlength=len(table)))]).astype(
             np.int64
         )
@@ -62,6 +81,54 @@ class ConfigurationCatalog:
         """Steps/s of each job on its fastest GPU type at the GPU count it asks for, shape (jobs,)."""
         best: FloatArray = self.requested_rate.max(axis=1, initial=0.0)
         return best
+
+    def _add_spread_columns(self, job: IntArray, slowdown: Slowdown) -> IntArray:
+        """Give columns that more nodes slow down a twin for that; returns the source of each column, job-major."""
+        fewest = self.fewest_nodes(self.gpu_type, self.num_gpus)
+        factor = self._factors(slowdown, job, self.gpu_type, self.num_gpus, fewest + 1)
+        nodes = np.bincount(self.cluster.node_gpu_type, minlength=len(self.cluster.gpu_types))
+        can_spread = (self.num_gpus > fewest) & (fewest < nodes[self.gpu_type])
+        twin = can_spread & (factor < 1)
+        source = np.concatenate([np.arange(len(job)), twin.nonzero()[0]])
+        spread = np.concatenate([(can_spread & ~twin).astype(np.int64), np.ones(int(twin.sum()), dtype=np.int64)])
+        rate = np.concatenate([self.rate, (self.rate * factor)[twin]])
+        order = np.argsort(job[source], kind="stable")
+        source = source[order]
+        self.gpu_type, self.num_gpus = self.gpu_type[source], self.num_gpus[source]
+        self.rate, self.spread, self.has_twin = rate[order], spread[order], twin[source]
+        return source
+
+    def fewest_nodes(self, gpu_type: IntArray, num_gpus: IntArray) -> IntArray:
+        """Nodes that gangs span at least on the empty cluster."""
+        fewest = np.ones(len(num_gpus), dtype=np.int64)
+        for kind in np.unique(gpu_type):
+            mine = gpu_type == kind
+            sizes = self.cluster.node_gpus[self.cluster.node_gpu_type == kind]
+            fewest[mine] = fewest_nodes(sizes, num_gpus[mine])
+        return fewest
+
+    def _factors(
+        self, slowdown: Slowdown, row: IntArray, gpu_type: IntArray, num_gpus: IntArray, nodes: IntArray
+    ) -> FloatArray:
+        """Rate of gangs on that many nodes over their rate on the fewest."""
+        fewest = self.fewest_nodes(gpu_type, num_gpus)
+        factors = np.ones(len(row))
+        for kind in np.unique(gpu_type[nodes > fewest]):
+            mine = ((gpu_type == kind) & (nodes > fewest)).nonzero()[0]
+            factors[mine] = slowdown.factors(
+                self.table.take(row[mine]), self.cluster.gpu_types[kind], num_gpus[mine], nodes[mine], fewest[mine]
+            )
+        return factors
+
+    def rate_on_nodes(self, row: IntArray, gpu_type: IntArray, num_gpus: IntArray, nodes: IntArray) -> FloatArray:
+        """The same on that many ``nodes``: :meth:`rate_of` less what spreading costs."""
+        return self.rate_of(row, gpu_type, num_gpus) * self.placement_factors(row, gpu_type, num_gpus, nodes)
+
+    def placement_factors(self, row: IntArray, gpu_type: IntArray, num_gpus: IntArray, nodes: IntArray) -> FloatArray:
+        """What is left of each gang's rate on that many ``nodes``, in (0, 1]."""
+        if self.slowdown is None:
+            return np.ones(len(row))
+        return self._factors(self.slowdown, row, gpu_type, num_gpus, nodes)
 
     def rate_of(self, row: IntArray, gpu_type: IntArray, num_gpus: IntArray) -> FloatArray:
         """Steps/s of jobs ``row`` on the given types and counts, all of which must be in the catalog."""
@@ -119,7 +186,8 @@ class AllocationSpace:
     ``current_gpu_type`` (-1 if not running), ``current_num_gpus``, ``running``; static columns through
     ``jobs`` (a :class:`JobTable`). Per column (shape (num_columns,)), job-major: ``job`` (0 …
     num_jobs-1), ``gpu_type``, ``num_gpus``, ``gpu_demand`` (GPUs of capacity it uses, a share counting as its
-    part), ``rate`` (steps/s, > 0, on the share the job asks for). ``capacity`` (types,) GPUs up.
+    part), ``rate`` (steps/s, > 0, on the share the job asks for), ``spread`` and ``has_twin`` (see the catalog).
+    ``capacity`` (types,) GPUs up, ``node_up`` (nodes,) where they are.
     Everything is computed on first use and must not be written to.
     """
 
@@ -132,6 +200,7 @@ class AllocationSpace:
         capacity: IntArray | None = None,
         now: float = 0.0,
         round_seconds: float = 360.0,
+        node_up: BoolArray | None = None,
     ) -> None:
         self.catalog = catalog
         self.ledger = ledger
@@ -140,6 +209,7 @@ class AllocationSpace:
         self.capacity: IntArray = catalog.cluster.capacity if capacity is None else capacity
         self.now = now
         self.round_seconds = round_seconds
+        self._node_up = node_up
 
     @classmethod
     def from_jobs(
@@ -150,13 +220,16 @@ class AllocationSpace:
         *,
         now: float | None = None,
         round_seconds: float = 360.0,
+        slowdown: Any = None,
         **state: Any,
     ) -> AllocationSpace:
         """A space for one allocation without a simulation: all ``jobs`` are active.
 
         ``jobs`` is a trace, a table or ``Job`` objects; ``throughput`` is anything that
         :func:`bloxopt.throughput.as_oracle` takes (default: the trace's own, else durations); ``now``
-        defaults to the last arrival. ``state`` sets columns of the :class:`~bloxopt.state.JobLedger`,
+        defaults to the last arrival. ``slowdown`` (anything that
+        :func:`~bloxopt.placement.slowdown.as_slowdown` takes) adds columns for gangs on more nodes than
+        necessary. ``state`` sets columns of the :class:`~bloxopt.state.JobLedger`,
         such as ``remaining_steps=[...]`` or ``gpu_type=[...]`` (in arrival order).
         """
         cluster = load_cluster(cluster)
@@ -167,7 +240,8 @@ class AllocationSpace:
             table = JobTable.from_jobs(list(table))
         if len(table) == 0:
             raise TraceError("no jobs to allocate: the list is empty")
-        catalog = ConfigurationCatalog(table, cluster, as_oracle(throughput))
+        model = None if slowdown is None else as_slowdown(slowdown)
+        catalog = ConfigurationCatalog(table, cluster, as_oracle(throughput), model, spread_columns=model is not None)
         catalog.check_every_job_can_run()
         ledger = JobLedger(table)
         for name, value in state.items():
@@ -175,6 +249,18 @@ class AllocationSpace:
         ledger.status[:] = np.where(ledger.gpu_type >= 0, JobStatus.RUNNING, JobStatus.WAITING)
         moment = float(table.arrival.max()) if now is None else now
         return cls(catalog, ledger, np.arange(len(table)), now=moment, round_seconds=round_seconds)
+
+    def without(self, rows: IntArray) -> AllocationSpace:
+        """The same space less some jobs, given by their rows of the table."""
+        return AllocationSpace(
+            self.catalog,
+            self.ledger,
+            self.index[~np.isin(self.index, rows)],
+            capacity=self.capacity,
+            now=self.now,
+            round_seconds=self.round_seconds,
+            node_up=self._node_up,
+        )
 
     @property
     def num_jobs(self) -> int:
@@ -268,6 +354,23 @@ class AllocationSpace:
         return self.catalog.rate[self._columns[1]]
 
     @cached_property
+    def spread(self) -> IntArray:
+        """0 for columns that need the fewest nodes, 1 for those that may have any, (num_columns,)."""
+        return self.catalog.spread[self._columns[1]]
+
+    @cached_property
+    def has_twin(self) -> BoolArray:
+        """Columns of a configuration that has one for the fewest nodes and one for any, (num_columns,)."""
+        twins = self.catalog.has_twin
+        return np.zeros(self.num_columns, dtype=bool) if twins is None else twins[self._columns[1]]
+
+    @cached_property
+    def node_up(self) -> BoolArray:
+        """Nodes that are up and not drained, (nodes,)."""
+        usable = ~self.cluster.node_drained
+        return usable if self._node_up is None else usable & self._node_up
+
+    @cached_property
     def runnable(self) -> BoolArray:
         """Jobs with at least one column; the others (nodes are down) take no part in this program."""
         return np.greater(np.bincount(self.job, minlength=self.num_jobs), 0)
@@ -346,11 +449,15 @@ class AllocationSpace:
         """Columns that are what their job runs on now, shape (num_columns,)."""
         current: BoolArray = self.gpu_type == self.current_gpu_type[self.job]
         current &= self.num_gpus == self.current_num_gpus[self.job]
+        if self.catalog.has_twin is not None:
+            nodes = self.ledger.nodes[self.index][self.job]
+            apart = nodes > self.catalog.fewest_nodes(self.gpu_type, self.num_gpus)
+            current &= ~self.has_twin | (self.spread == apart)
         return current
 
     def to_pandas(self) -> pd.DataFrame:
-        """The columns for people: job_id, gpu_type, num_gpus, steps_per_second, current."""
-        return pd.DataFrame(
+        """The columns for people: job_id, gpu_type, num_gpus, steps_per_second, current (and spread if it matters)."""
+        frame = pd.DataFrame(
             {
                 "job_id": self.catalog.table.job_id[self.index][self.job],
                 "gpu_type": np.asarray(self.gpu_types, dtype=object)[self.gpu_type],
@@ -359,3 +466,4 @@ class AllocationSpace:
                 "current": self.is_current,
             }
         )
+        return frame if self.catalog.has_twin is None else frame.assign(spread=self.spread)

@@ -87,11 +87,14 @@ class ExactPlacement(WholeRound):
         """The same with its cost, bound and the jobs left out; books the grants in ``workspace``."""
         started = time.perf_counter()
         grants = assignment.grants
-        wanted = {int(r): (int(t), int(n)) for r, t, n in zip(*requests, strict=True)}
+        wanted = {
+            int(r): (int(t), int(n)) for r, t, n in zip(requests.row, requests.gpu_type, requests.num_gpus, strict=True)
+        }
         stop = [row for row, grant in grants.items() if wanted.get(row) != (grant.gpu_type, grant.num_gpus)]
         for row in stop:
             workspace.give_back(row, grants[row])
         stopped = set(stop)
+        promised = set() if requests.promised is None else set(requests.row[requests.promised].tolist())
         whole = [row for row in wanted if workspace.jobs.gpu_milli[row] == WHOLE_GPU]
         start: dict[int, Grant] = {}
         answers: dict[str, ExactAnswer] = {}
@@ -103,7 +106,7 @@ class ExactPlacement(WholeRound):
                 continue
             sizes = {row: wanted[row][1] for row in rows}
             left = None if self.time_limit is None else max(0.0, self.time_limit - (time.perf_counter() - started))
-            answer, before, placed = self._place_type(kind, sizes, held, workspace, left)
+            answer, before, placed = self._place_type(kind, sizes, held, promised, workspace, left)
             answers[name] = answer
             heuristic_cost += before
             for row, grant in placed.items():
@@ -138,6 +141,7 @@ class ExactPlacement(WholeRound):
         kind: int,
         sizes: dict[int, int],
         held: dict[int, Grant],
+        promised: set[int],
         workspace: Workspace,
         time_limit: float | None,
     ) -> tuple[ExactAnswer, float, dict[int, Grant]]:
@@ -145,10 +149,10 @@ class ExactPlacement(WholeRound):
         rows = list(sizes)
         nodes = workspace.usable(kind).nonzero()[0]
         local = {int(node): position for position, node in enumerate(nodes)}
-        found = _by_heuristic(kind, sizes, held, workspace)
+        found = _by_heuristic(kind, sizes, held, promised, workspace)
         for row, grant in {**held, **found}.items():
             workspace.give_back(row, grant)
-        instance = self._instance(rows, sizes, held, nodes, local, workspace)
+        instance = self._instance(rows, sizes, held, promised, nodes, local, workspace)
         start = {
             number: _where({**held, **found}[row], local)
             for number, row in enumerate(rows)
@@ -181,6 +185,7 @@ class ExactPlacement(WholeRound):
         rows: list[int],
         sizes: dict[int, int],
         held: dict[int, Grant],
+        promised: set[int],
         nodes: IntArray,
         local: dict[int, int],
         workspace: Workspace,
@@ -212,6 +217,7 @@ class ExactPlacement(WholeRound):
                     rack_weight=self.weights.rack + preferred if len(np.unique(rack)) > 1 else 0.0,
                     # Without running gangs all of a size are equal, whatever a move of one would cost.
                     move_cost=moving if held else 0.0,
+                    span_factor=self.weights.promised if row in promised else 1.0,
                     held=_where(held[row], local) if row in held else None,
                 )
             )
@@ -234,10 +240,13 @@ class ExactPlacement(WholeRound):
         )
 
 
-def _by_heuristic(kind: int, sizes: dict[int, int], held: dict[int, Grant], workspace: Workspace) -> dict[int, Grant]:
-    """Grants for the gangs that do not run yet, largest first, booked in the workspace."""
+def _by_heuristic(
+    kind: int, sizes: dict[int, int], held: dict[int, Grant], promised: set[int], workspace: Workspace
+) -> dict[int, Grant]:
+    """Grants for the gangs that do not run yet, promised ones and then largest first, booked in the workspace."""
     found: dict[int, Grant] = {}
-    for row in sorted((row for row in sizes if row not in held), key=lambda row: -sizes[row]):
+    fresh = (row for row in sizes if row not in held)
+    for row in sorted(fresh, key=lambda row: (row not in promised, -sizes[row])):
         grant = workspace.find(row, kind, sizes[row])
         if grant is not None:
             found[row] = grant

@@ -20,6 +20,7 @@ class PlacementWeights:
     """Prices of what a placement should avoid; only their ratios matter. All are >= 0.
 
     - ``node``: each node that a gang spans beyond the fewest its GPU type allows.
+    - ``promised``: factor on ``node`` for gangs that the plan counts on to be consolidated (joint programs).
     - ``rack``: each rack that a gang spans beyond the fewest, and ``preferred_rack`` on top for a gang that
       prefers one rack.
     - ``migration``: each running job that is moved, and ``restart_second`` each second of restart cost it pays.
@@ -30,6 +31,7 @@ class PlacementWeights:
     """
 
     node: float = 1.0
+    promised: float = 10.0
     rack: float = 1.0
     preferred_rack: float = 4.0
     migration: float = 1.0
@@ -63,7 +65,7 @@ class Gang:
     """A job to be placed on ``size`` GPUs; ``profile`` indexes the instance's profiles.
 
     ``held`` is where it runs now, None if it does not; moving it costs ``move_cost``. ``rack_weight`` is the
-    price of each rack beyond the fewest.
+    price of each rack beyond the fewest, ``span_factor`` multiplies that of nodes.
     """
 
     size: int
@@ -73,6 +75,7 @@ class Gang:
     rack_weight: float = 0.0
     move_cost: float = 0.0
     held: Mapping[int, int] | None = None
+    span_factor: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +113,7 @@ class Instance:
 
     def span_cost(self, gang: Gang, nodes: int, racks: int) -> float:
         """Price of spanning that many nodes and racks."""
-        excess = self.weights.node * (nodes - self.fewest_nodes(gang.size))
+        excess = self.weights.node * gang.span_factor * (nodes - self.fewest_nodes(gang.size))
         return excess + gang.rack_weight * (racks - self.fewest_racks(gang.size))
 
     def cost(self, placement: Mapping[int, Where]) -> float:

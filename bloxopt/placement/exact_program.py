@@ -34,7 +34,7 @@ MOST_SPLITS = 128
 MOST_PATTERNS = 60_000
 """Patterns of all classes together; a larger program is not attempted."""
 
-GroupKey = tuple[int, int, int | None, bool, float, float]
+GroupKey = tuple[int, int, int | None, bool, float, float, float]
 Resident = tuple[str, int, int]
 """("group", group, GPUs) of a gang that runs on one node, ("gang", number, GPUs) of one that runs on several."""
 
@@ -163,7 +163,8 @@ class PlacementProgram:
         self._group_of: list[int] = []
         order: dict[GroupKey, int] = {}
         for number, gang in enumerate(self.instance.gangs):
-            key = (gang.size, gang.profile, gang.max_nodes, gang.one_rack, gang.rack_weight, gang.move_cost)
+            prices = (gang.rack_weight, gang.move_cost, gang.span_factor)
+            key = (gang.size, gang.profile, gang.max_nodes, gang.one_rack, *prices)
             if key not in keys:
                 order[key] = len(keys)
                 keys[key] = _Group(gang, [], self._pieces(gang))
@@ -288,7 +289,7 @@ class PlacementProgram:
             entries["zone", number, slot, piece.zone] = float(piece.gpus)
             if gang.max_nodes is not None:
                 entries["nodes", number, slot] = 1.0
-            counts[piece] = self._column(weights.node, gang.size // piece.gpus, entries)
+            counts[piece] = self._column(weights.node * gang.span_factor, gang.size // piece.gpus, entries)
         return _Slot(placed, counts, zones)
 
     def _add_class(self, number: int, members: _NodeClass) -> None:

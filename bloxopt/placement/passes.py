@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bloxopt.jobs import IntArray
+from bloxopt.jobs import BoolArray, IntArray
 from bloxopt.placement.strategy import Changes as Changes
 from bloxopt.placement.strategy import Requests, WholeQueue, WholeRound
 from bloxopt.placement.workspace import Workspace
@@ -15,15 +15,21 @@ from bloxopt.runtime.resources import Grant
 
 
 def place_decision(
-    row: IntArray, gpu_type: IntArray, num_gpus: IntArray, assignment: Assignment, workspace: Workspace
+    row: IntArray,
+    gpu_type: IntArray,
+    num_gpus: IntArray,
+    assignment: Assignment,
+    workspace: Workspace,
+    promised: BoolArray | None = None,
 ) -> Changes:
     """Run exactly the listed jobs: those that keep their configuration keep their GPUs, the others stop first.
 
-    The new ones are placed largest gang first, to limit fragmentation; one that the strategy cannot
-    place waits for the next round. A strategy for whole rounds decides all of this itself.
+    The new ones are placed largest gang first, to limit fragmentation, ``promised`` ones (gangs,) before all
+    others; one that the strategy cannot place waits for the next round. A strategy for whole rounds decides
+    all of this itself.
     """
     if isinstance(workspace.strategy, WholeRound):
-        return workspace.strategy.place_round(Requests(row, gpu_type, num_gpus), assignment, workspace)
+        return workspace.strategy.place_round(Requests(row, gpu_type, num_gpus, promised), assignment, workspace)
     wanted = {int(r): (int(t), int(n)) for r, t, n in zip(row, gpu_type, num_gpus, strict=True)}
     grants = assignment.grants
     stop = [r for r, grant in grants.items() if wanted.get(r) != (grant.gpu_type, grant.num_gpus)]
@@ -33,7 +39,8 @@ def place_decision(
     start: dict[int, Grant] = {}
     fresh = [r for r in wanted if r not in grants or r in stopped]
     part = workspace.jobs.gpu_milli
-    for r in sorted(fresh, key=lambda r: -wanted[r][1] * part[r]):
+    first = set() if promised is None else set(row[promised].tolist())
+    for r in sorted(fresh, key=lambda r: (r not in first, -wanted[r][1] * part[r])):
         kind, need = wanted[r]
         grant = workspace.find(r, kind, need)
         if grant is not None:

@@ -66,7 +66,8 @@ class TableSlowdown:
         kind = gpu_type.lower()
         if kind not in self._gpu_types:
             raise ThroughputError(
-                f"the slowdown table has no rows for {kind}{UNCONSOLIDATED}; it knows {', '.join(sorted(self._gpu_types))}"
+                f"the slowdown table has no rows for {kind}{UNCONSOLIDATED}; "
+                f"it knows {', '.join(sorted(self._gpu_types))}"
             )
         pairs, inverse = np.unique(np.column_stack([jobs.job_type, num_gpus]), axis=0, return_inverse=True)
         apart = np.array([self._apart(jobs.job_types[int(code)], kind, int(count)) for code, count in pairs])
@@ -105,8 +106,8 @@ class ProfileSlowdown:
         model, _, size = job_type.partition(" (batch size ")
         if model not in self._spans or not size.rstrip(")").isdigit():
             raise ThroughputError(
-                f"job type {job_type!r} is not of Pollux' profiles: expected '<model> (batch size <n>)' with a model of "
-                f"{', '.join(sorted(self._spans))}"
+                f"job type {job_type!r} is not of Pollux' profiles: expected '<model> (batch size <n>)' "
+                f"with a model of {', '.join(sorted(self._spans))}"
             )
         measured = self._spans[model]
         batch_size = float(size.rstrip(")"))

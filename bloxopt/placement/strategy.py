@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from bloxopt.jobs import IntArray
+from bloxopt.jobs import BoolArray, IntArray
 
 if TYPE_CHECKING:
     from bloxopt.placement.workspace import Workspace
@@ -42,11 +42,15 @@ Strategy = Callable[[Offer, int], Found | None]
 
 
 class Requests(NamedTuple):
-    """What is to run in a round: job ``row``, ``gpu_type`` and ``num_gpus`` of each gang, all (gangs,)."""
+    """What is to run in a round: job ``row``, ``gpu_type`` and ``num_gpus`` of each gang, all (gangs,).
+
+    ``promised`` marks gangs that the plan counts on to get the fewest nodes, None for none.
+    """
 
     row: IntArray
     gpu_type: IntArray
     num_gpus: IntArray
+    promised: BoolArray | None = None
 
 
 Changes: TypeAlias = "tuple[list[int], dict[int, Grant]]"

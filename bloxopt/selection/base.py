@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from bloxopt.formulations.space import AllocationSpace
-from bloxopt.jobs import FloatArray, IntArray
+from bloxopt.formulations.space import AllocationSpace, ConfigurationCatalog
+from bloxopt.formulations.sums import sum_by
+from bloxopt.jobs import BoolArray, FloatArray, IntArray
 from bloxopt.placement.passes import Changes, place_decision, place_queue
 from bloxopt.placement.workspace import Workspace
 from bloxopt.runtime.assignment import Assignment
@@ -24,17 +25,33 @@ class Selection(Protocol):
 
     def place(self, assignment: Assignment, workspace: Workspace) -> Changes: ...
 
+    def unmet(self, assignment: Assignment, catalog: ConfigurationCatalog) -> IntArray:
+        """Rows that ``assignment``, the outcome, leaves without GPUs, or on more nodes than they were promised."""
+        ...
+
 
 @dataclass(frozen=True, eq=False)
 class Decision:
-    """Exactly these jobs run: ``row`` of the ledger, ``gpu_type``, ``num_gpus``."""
+    """Exactly these jobs run: ``row`` of the ledger, ``gpu_type``, ``num_gpus``.
+
+    ``promised`` marks gangs that the plan counts on to get the fewest nodes: they are placed first. None: none.
+    """
 
     row: IntArray
     gpu_type: IntArray
     num_gpus: IntArray
+    promised: BoolArray | None = None
 
     def place(self, assignment: Assignment, workspace: Workspace) -> Changes:
-        return place_decision(self.row, self.gpu_type, self.num_gpus, assignment, workspace)
+        return place_decision(self.row, self.gpu_type, self.num_gpus, assignment, workspace, self.promised)
+
+    def unmet(self, assignment: Assignment, catalog: ConfigurationCatalog) -> IntArray:
+        nodes = np.array([len(assignment[row].nodes) if row in assignment else 0 for row in self.row.tolist()])
+        missed = nodes == 0
+        if self.promised is not None:
+            missed |= self.promised & (nodes > catalog.fewest_nodes(self.gpu_type, self.num_gpus))
+        rows: IntArray = self.row[missed]
+        return rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,12 +65,16 @@ class Queue:
     def place(self, assignment: Assignment, workspace: Workspace) -> Changes:
         return place_queue(self.row, self.num_gpus, self.preference, assignment, workspace)
 
+    def unmet(self, assignment: Assignment, catalog: ConfigurationCatalog) -> IntArray:
+        return np.zeros(0, dtype=np.int64)
+
 
 class Plan:
     """The latest allocation with the time that each of its columns has received since it was made.
 
     Flat arrays per column: ``row`` (job row of the ledger), ``gpu_type``, ``num_gpus``, ``gpu_demand``, ``share`` of
-    time, ``received`` seconds. ``made_at`` seconds.
+    time, ``received`` seconds. ``made_at`` seconds. Columns that differ in ``spread`` alone are one here;
+    ``promised`` marks those that the allocation gives the fewest nodes for most of their time (None: it does not say).
     """
 
     def __init__(self, allocation: Allocation, made_at: float) -> None:
@@ -65,8 +86,16 @@ class Plan:
         self.num_gpus: IntArray = space.num_gpus
         self.gpu_demand = space.gpu_demand
         self.share: FloatArray = np.clip(allocation.x, 0.0, 1.0)
-        self.received: FloatArray = np.zeros(len(self.row))
         key = _column_key(self.row, self.gpu_type, self.num_gpus)
+        self.promised: BoolArray | None = None
+        if space.has_twin.any():
+            key, first, merged = np.unique(key, return_index=True, return_inverse=True)
+            together = sum_by(merged, self.share * (space.has_twin & (space.spread == 0)), len(key))
+            self.share = sum_by(merged, self.share, len(key))
+            self.promised = together > 0.5 * self.share
+            self.row, self.gpu_type, self.num_gpus = self.row[first], self.gpu_type[first], self.num_gpus[first]
+            self.gpu_demand = self.gpu_demand[first]
+        self.received: FloatArray = np.zeros(len(self.row))
         self._order: IntArray = np.argsort(key)
         self._sorted_key: IntArray = key[self._order]
 

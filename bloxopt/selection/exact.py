@@ -42,7 +42,11 @@ class ExactSelection:
         chosen = self._repay(space, owed)
         if policy.work_conserving:
             chosen = np.concatenate([chosen, _fill_idle(space, chosen)])
-        return Decision(space.index[space.job[chosen]], space.gpu_type[chosen], space.num_gpus[chosen])
+        row, kind, gpus = space.index[space.job[chosen]], space.gpu_type[chosen], space.num_gpus[chosen]
+        if plan.promised is None:
+            return Decision(row, kind, gpus)
+        at = plan.position(row, kind, gpus)
+        return Decision(row, kind, gpus, (at >= 0) & plan.promised[at])
 
     def _repay(self, space: AllocationSpace, owed: FloatArray) -> IntArray:
         """Columns of the best set of jobs."""

@@ -94,7 +94,8 @@ class Priorities:
             for kind in types if may_fill else ():
                 fill(kind, ~planned)
         picked = np.array(chosen, dtype=np.int64)
-        return Decision(plan.row[picked], plan.gpu_type[picked], plan.num_gpus[picked])
+        promised = None if plan.promised is None else plan.promised[picked]
+        return Decision(plan.row[picked], plan.gpu_type[picked], plan.num_gpus[picked], promised)
 
     def _types(self, space: AllocationSpace, policy: Policy) -> list[int]:
         names = [name.lower() for name in space.gpu_types]

@@ -91,7 +91,13 @@ class SimulatedBackend:
                 self._stall[row] = self._cost[row]
         if started:
             rows = np.array(started, dtype=np.int64)
-            self._rate[rows] = self.catalog.rate_of(rows, ledger.gpu_type[rows], ledger.gpus[rows])
+            if self.catalog.slowdown is None:
+                self._rate[rows] = self.catalog.rate_of(rows, ledger.gpu_type[rows], ledger.gpus[rows])
+            else:
+                nodes = ledger.nodes[rows] = [len(after[row].nodes) for row in started]
+                self._rate[rows] = self.catalog.rate_on_nodes(
+                    rows, ledger.gpu_type[rows], ledger.gpus[rows], np.array(nodes, dtype=np.int64)
+                )
         self._assignment = assignment
         self._rows = np.fromiter(after, dtype=np.int64, count=len(after))
 

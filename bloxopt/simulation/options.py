@@ -28,6 +28,10 @@ class SimulationOptions:
     - ``placement``: how a gang gets its nodes (see ``bloxopt.placement``).
     - ``restart_cost``: seconds without progress when a job starts again after a preemption, a move or a
       failure; None takes each job's own ``restart_cost``.
+    - ``placement_slowdown``: whether a gang on more nodes than it needs runs slower, by ``simulate(slowdown=...)`` or
+      else by rows for ``<type>_unconsolidated`` in the trace's throughput table.
+    - ``placement_retries``: how often a round is selected again without the jobs that found no place (or not the one
+      that the plan promised them), so that others can use their GPUs.
     - ``solver``: used where neither the caller nor the policy names one. Which of many optimal
       allocations is found depends on it: Gavel's interior-point solver gives the middle of the optimal
       face, a simplex solver one of its corners.
@@ -41,6 +45,8 @@ class SimulationOptions:
     selector_options: Mapping[str, Any] = field(default_factory=dict)
     placement: str = "consolidated"
     restart_cost: float | None = None
+    placement_slowdown: bool = False
+    placement_retries: int = 0
     solver: str = "auto"
 
     def __post_init__(self) -> None:
@@ -55,6 +61,11 @@ class SimulationOptions:
             _is_number(self.restart_cost) and 0 <= self.restart_cost < float("inf")
         ):
             fail("restart_cost", "None or a finite number of seconds >= 0")
+        if not isinstance(self.placement_slowdown, bool):
+            fail("placement_slowdown", "True or False")
+        retries = self.placement_retries
+        if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
+            fail("placement_retries", "a whole number >= 0")
         if self.progress not in ("exact", "whole_steps", "whole_rounds"):
             fail("progress", "exact, whole_steps or whole_rounds")
         if self.round_end not in ("fixed", "last_job"):

@@ -14,6 +14,7 @@ from bloxopt.formulations.policies import get_policy
 from bloxopt.formulations.policy import Policy
 from bloxopt.formulations.space import ConfigurationCatalog
 from bloxopt.placement import Strategy, get_placement
+from bloxopt.placement.slowdown import Slowdown, as_slowdown
 from bloxopt.rounds import Scheduler
 from bloxopt.selection import RoundSelector, get_selector
 from bloxopt.simulation.backend import SimulatedBackend
@@ -53,6 +54,7 @@ def simulate(
     options: SimulationOptions | None = None,
     solver_options: SolverOptions | None = None,
     throughput: Any = None,
+    slowdown: Any = None,
     admission: Admission | None = None,
     failures: Failures = None,
     max_rounds: int | None = None,
@@ -64,7 +66,9 @@ def simulate(
     (see ``bloxopt solvers``), ``options.solver`` only ``auto``. ``preset`` names a set of semantics
     (``default``, ``gavel``, ``blox``) that ``options`` replaces as a whole and ``placement``,
     ``round_seconds`` (s) and ``selector`` change one by
-    one. ``throughput`` replaces the trace's own (an oracle, function, table or path). ``seed`` drives
+    one. ``throughput`` replaces the trace's own (an oracle, function, table or path). ``slowdown`` says
+    what spanning more nodes than necessary costs (see :func:`~bloxopt.placement.slowdown.as_slowdown`), and that
+    it does. ``seed`` drives
     random failures and, where they have a seed, solvers. ``failures`` is a
     :class:`~bloxopt.simulation.failures.RandomFailures` or outages. ``max_rounds`` ends early.
     ``progress`` is called after each round.
@@ -97,7 +101,11 @@ def simulate(
         solver_options = SolverOptions(seed=seed)
     oracle = workload.throughput if throughput is None else as_oracle(throughput)
 
-    catalog = ConfigurationCatalog(workload.jobs, cluster, oracle)
+    model: Slowdown | None = None
+    if slowdown is not None or chosen.placement_slowdown:
+        model = as_slowdown(oracle if slowdown is None else slowdown)
+        chosen = chosen.with_(placement_slowdown=True)
+    catalog = ConfigurationCatalog(workload.jobs, cluster, oracle, model, spread_columns=policy.uses_spread)
     catalog.check_every_job_can_run()
     backend = SimulatedBackend(catalog, chosen, NodeEvents(failures, cluster, seed))
     scheduler = Scheduler(
@@ -112,6 +120,7 @@ def simulate(
         solver=solver,
         solver_options=solver_options,
         solve_interval=chosen.solve_interval,
+        placement_retries=chosen.placement_retries,
         **({} if admission is None else {"admission": admission}),
     )
     recorder = Recorder()

@@ -19,7 +19,7 @@ from bloxopt.placement.exact_instance import Gang, Instance, PlacementWeights, P
 from bloxopt.placement.exact_program import solve_instance
 from bloxopt.placement.passes import place_decision
 from bloxopt.placement.rules import Rules
-from bloxopt.placement.strategy import Requests
+from bloxopt.placement.strategy import Changes, Requests
 from bloxopt.placement.workspace import Workspace
 from bloxopt.runtime.assignment import Assignment
 from bloxopt.solvers.base import SolverOptions, Termination
@@ -188,6 +188,11 @@ def requests_of(jobs: bx.JobTable, rows: list[int], kind: int = 0) -> Requests:
     return Requests(index, np.full(len(rows), kind), jobs.num_gpus[index])
 
 
+def decide(jobs: bx.JobTable, rows: list[int], assignment: Assignment, workspace: Workspace) -> Changes:
+    asked = requests_of(jobs, rows)
+    return place_decision(asked.row, asked.gpu_type, asked.num_gpus, assignment, workspace)
+
+
 def gangs(*sizes: int, **common: object) -> bx.JobTable:
     return bx.JobTable.from_jobs(
         [bx.Job(job_id=f"job-{i}", duration=1.0, num_gpus=size, **common) for i, size in enumerate(sizes)]  # type: ignore[arg-type]
@@ -237,7 +242,7 @@ def test_every_round_is_a_valid_assignment_within_the_rules(
     assignment = Assignment(cluster, jobs)
     for wanted in rounds:
         rows = sorted(row for row in wanted if row < len(jobs))
-        changes = place_decision(*requests_of(jobs, rows), assignment, workspace_of(assignment, cluster, jobs, exact))
+        changes = decide(jobs, rows, assignment, workspace_of(assignment, cluster, jobs, exact))
         assignment = assignment.change(*changes)  # checks GPUs, CPUs, gang sizes, shares, exclusive nodes and groups
         assert set(assignment) <= set(rows)
         last = told[-1]
@@ -256,13 +261,13 @@ def test_a_gang_moves_only_where_that_pays() -> None:
     running = Assignment(cluster, jobs)
     for row, node in ((0, 0), (1, 1)):
         placed = workspace_of(running, cluster, jobs, lambda offer, need, node=node: ((node,), (need,)))
-        running = running.change(*place_decision(*requests_of(jobs, [*running, row]), running, placed))
+        running = running.change(*decide(jobs, [*running, row], running, placed))
     assert [running[row].nodes for row in (0, 1)] == [(0,), (1,)]
 
     def place(weights: PlacementWeights) -> Assignment:
         exact = ExactPlacement(weights)
         space = workspace_of(running, cluster, jobs, exact)
-        return running.change(*place_decision(*requests_of(jobs, [0, 1, 2, 3]), running, space))
+        return running.change(*decide(jobs, [0, 1, 2, 3], running, space))
 
     # One gang of four finds an empty node; the other spans the two half-empty ones unless a gang of two moves.
     moved = place(PlacementWeights(node=1.0, migration=0.5))
@@ -301,11 +306,11 @@ def test_types_on_which_nothing_starts_are_left_alone_unless_told_to_defragment(
     cluster, jobs = bx.load_cluster("2x4xV100"), gangs(2, 2)
     split = Assignment(cluster, jobs)
     spread = workspace_of(split, cluster, jobs, lambda offer, need: ((0, 1), (1, 1)))
-    split = split.change(*place_decision(*requests_of(jobs, [0, 1]), split, spread))
+    split = split.change(*decide(jobs, [0, 1], split, spread))
     for defragment, nodes in ((False, 2), (True, 1)):
         exact = ExactPlacement(PlacementWeights(migration=0.1), defragment=defragment)
         space = workspace_of(split, cluster, jobs, exact)
-        after = split.change(*place_decision(*requests_of(jobs, [0, 1]), split, space))
+        after = split.change(*decide(jobs, [0, 1], split, space))
         assert {len(after[row].nodes) for row in (0, 1)} == {nodes}
 
 
@@ -332,7 +337,7 @@ def test_a_solver_for_linear_programs_is_refused() -> None:
     exact = ExactPlacement(solver="ortools:glop")
     assignment = Assignment(cluster, jobs)
     with pytest.raises(SolverError, match="exact placement needs a solver for integer programs"):
-        place_decision(*requests_of(jobs, [0, 1, 2]), assignment, workspace_of(assignment, cluster, jobs, exact))
+        decide(jobs, [0, 1, 2], assignment, workspace_of(assignment, cluster, jobs, exact))
 
 
 @pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf"), "much", True])

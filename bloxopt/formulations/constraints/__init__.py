@@ -3,6 +3,7 @@
 from bloxopt.formulations.constraints.base import Constraint, Limit
 from bloxopt.formulations.constraints.cluster import Capacity, OneConfiguration, PinRunning, TimeShare
 from bloxopt.formulations.constraints.entitlements import Budget, Deadlines, MinimumShare, TenantQuota
+from bloxopt.formulations.constraints.node_capacity import NodeCapacity
 
 __all__ = [
     "Budget",
@@ -11,6 +12,7 @@ __all__ = [
     "Deadlines",
     "Limit",
     "MinimumShare",
+    "NodeCapacity",
     "OneConfiguration",
     "PinRunning",
     "TenantQuota",

@@ -41,6 +41,8 @@ class Constraint:
     """True if the block lets a job's time shares add up to at most 1."""
     progress_dependent = False
     """True if the block asks for something else as jobs progress, so that each round must solve again."""
+    uses_spread = False
+    """True if the block tells consolidated gangs from others, so that it needs columns for both."""
 
     def limits(self, space: AllocationSpace) -> Iterable[Limit]:
         """The block as bounds on expressions."""

@@ -73,18 +73,18 @@ class Node:
             raise ClusterError(
                 f"node {self.name!r}: num_gpus is {self.num_gpus!r}, must be a whole number from 1 to {MAX_GPUS}"
             )
-        if self.island_gpus is not None and (
-            not _is_number(self.island_gpus) or self.island_gpus < 1 or self.num_gpus % self.island_gpus
-        ):
-            raise ClusterError(
-                f"node {self.name!r}: island_gpus is {self.island_gpus!r}, must divide its {self.num_gpus} GPUs"
-            )
         if self.links is not None and (
             len(self.links) != self.num_gpus
             or any(len(row) != self.num_gpus or not all(speed > 0 for speed in row) for row in self.links)
         ):
             raise ClusterError(
                 f"node {self.name!r}: links must be {self.num_gpus} rows of {self.num_gpus} GB/s > 0, one for each GPU"
+            )
+        if self.island_gpus is not None and (
+            not _is_number(self.island_gpus) or self.island_gpus < 1 or self.num_gpus % self.island_gpus
+        ):
+            raise ClusterError(
+                f"node {self.name!r}: island_gpus is {self.island_gpus!r}, must divide its {self.num_gpus} GPUs"
             )
         for field in ("cpus", "memory_gib"):
             value = getattr(self, field)

@@ -1,0 +1,277 @@
+"""Topologies from nvidia-smi, Slurm and cluster files; what is not a tree is refused with its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bloxopt.cluster import load_cluster
+from bloxopt.errors import ClusterError
+from bloxopt.network import DEFAULT_NETWORK
+from bloxopt.placement.topology import Level, Topology
+from bloxopt.topology_sources.hostlist import expand_hostlist
+from bloxopt.topology_sources.nvidia_smi import read_nvidia_smi
+from bloxopt.topology_sources.slurm import read_slurm
+
+SAMPLES = Path(__file__).parent / "topologies"
+
+
+def links(name: str, gpu_type: str) -> np.ndarray:
+    matrix = read_nvidia_smi((SAMPLES / name).read_text())
+    return np.array(matrix.links(DEFAULT_NETWORK.links_of(gpu_type)))
+
+
+def test_dgx_a100_has_one_speed_between_all_gpus() -> None:
+    speeds = links("dgx-a100.txt", "A100")
+    assert speeds.shape == (8, 8)
+    assert set(speeds[~np.eye(8, dtype=bool)]) == {300.0}
+    assert read_nvidia_smi((SAMPLES / "dgx-a100.txt").read_text()).island_gpus == 8
+
+
+def test_dgx1_is_a_mesh_of_single_and_double_links() -> None:
+    speeds = links("dgx1-v100.txt", "V100")
+    assert (speeds[0, 3], speeds[0, 1], speeds[0, 5]) == (50.0, 25.0, 15.75 * 0.5)
+    nvlink = np.where(np.isfinite(speeds) & (speeds > 20), speeds, 0)
+    assert nvlink.sum(axis=1).tolist() == [150.0] * 8, "six links a GPU"
+
+
+def test_pcie_paths_keep_the_order_of_the_legend() -> None:
+    speeds = links("pcie-two-sockets.txt", "T4")
+    pix, pxb, node, system = speeds[0, 1], speeds[0, 2], speeds[4, 6], speeds[0, 4]
+    assert 15.75 == pix > pxb > node > system > 0
+    assert read_nvidia_smi((SAMPLES / "pcie-two-sockets.txt").read_text()).island_gpus is None
+
+
+def test_network_cards_and_affinity_are_no_gpus() -> None:
+    matrix = read_nvidia_smi((SAMPLES / "a40-pairs.txt").read_text())
+    assert matrix.names == ("GPU0", "GPU1", "GPU2", "GPU3")
+    assert matrix.island_gpus == 2
+    assert links("a40-pairs.txt", "A40")[0, 1] == 56.25
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("GPU0", "CPU0", "no line starts with GPU0"),
+        ("GPU2\tSYS", "GPU9\tSYS", "the row of GPU2 is missing"),
+        ("GPU1\tNV4\t X ", "GPU1\tNV4\t X \n", r":3: GPU1 has 2 entries for 4 GPUs"),
+        ("GPU1\tNV4", "GPU1\tFAST", r":3: GPU1 reaches GPU0 by 'FAST', must be NV#, PIX"),
+        ("GPU1\tNV4", "GPU1\tNV2", "GPU0 reaches GPU1 by NV4, but GPU1 GPU0 by NV2"),
+        ("GPU1\tNV4\t X ", "GPU1\tNV4\tPIX", "GPU1 reaches GPU1 by 'PIX', must be X"),
+        ("\tGPU1\tGPU2", "\tGPU1\tGPU1", ":1: GPUs must be the first columns, each once"),
+    ],
+)
+def test_a_text_that_is_no_matrix_is_refused(old: str, new: str, message: str) -> None:
+    text = (SAMPLES / "a40-pairs.txt").read_text()
+    assert old in text
+    with pytest.raises(ClusterError, match=message):
+        read_nvidia_smi(text.replace(old, new), "topo.txt")
+
+
+@given(st.text(st.sampled_from("GPU01 XNVSY\t\n4"), max_size=80))
+def test_any_text_gives_a_matrix_or_a_cluster_error(text: str) -> None:
+    try:
+        matrix = read_nvidia_smi(text)
+    except ClusterError:
+        return
+    assert len(matrix.paths) == len(matrix.names)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("node1", ["node1"]),
+        ("node[08-11,20]", ["node08", "node09", "node10", "node11", "node20"]),
+        ("a[1-2],b3", ["a1", "a2", "b3"]),
+        ("r[1-2]n[01-02]x", ["r1n01x", "r1n02x", "r2n01x", "r2n02x"]),
+    ],
+)
+def test_hostlists_stand_for_names(text: str, names: list[str]) -> None:
+    assert expand_hostlist(text, "here") == names
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a,", ",a", "a[1-", "a[2-1]", "a[x]", "a[]", "a]1[", "a[1-9999999]", "a[1-2000]b[1-2000]", "a[[1]]"]
+)
+def test_a_hostlist_that_stands_for_nothing_is_refused(text: str) -> None:
+    with pytest.raises(ClusterError, match="here: "):
+        expand_hostlist(text, "here")
+
+
+CONF = """# Two leaves under one spine
+SwitchName=leaf1 Nodes=node[01-02] LinkSpeed=100
+switchname=leaf2 \\
+  nodes=node03   # a comment
+SwitchName=aggregation Switches=leaf[1-2]
+SwitchName=spine Switches=aggregation
+"""
+
+
+def slurm(tmp_path: Path, text: str, name: str = "topology.conf") -> dict:
+    (tmp_path / name).write_text(text)
+    return read_slurm(tmp_path / name)
+
+
+def test_leaf_switches_are_racks_and_the_top_is_the_data_centre(tmp_path: Path) -> None:
+    homes = slurm(tmp_path, CONF)
+    assert homes == {"node01": ("leaf1", "spine"), "node02": ("leaf1", "spine"), "node03": ("leaf2", "spine")}
+
+
+YAML = """
+- topology: first
+  block: {block_sizes: [2], blocks: [{block: b1, nodes: "n[1-2]"}]}
+- topology: main
+  cluster_default: true
+  tree:
+    switches:
+      - {switch: spine, children: "s[1-2]"}
+      - switch: s1
+        nodes: n[1-2]
+      - switch: s2
+        nodes: n3
+- topology: flat
+  flat: true
+"""
+
+
+def test_yaml_gives_the_default_topology(tmp_path: Path) -> None:
+    assert slurm(tmp_path, YAML, "topology.yaml") == {
+        "n1": ("s1", "spine"),
+        "n2": ("s1", "spine"),
+        "n3": ("s2", "spine"),
+    }
+
+
+def test_blocks_are_racks_of_one_data_centre(tmp_path: Path) -> None:
+    without_default = YAML.replace("cluster_default: true", "cluster_default: false")
+    homes = slurm(tmp_path, without_default, "topology.yaml")
+    assert homes == {"n1": ("b1", "datacenter-0"), "n2": ("b1", "datacenter-0")}
+    assert slurm(tmp_path, "BlockName=b1 Nodes=n[1-2]\nBlockSizes=2,4\n") == homes
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "SwitchName=a Switches=b\nSwitchName=b Switches=a\n",
+            r"topology.conf:\d: the switches are in a cycle, (a → b → a|b → a → b), and no switch is at the top",
+        ),
+        ("SwitchName=l Nodes=n1\nSwitchName=a Switches=a\n", "in a cycle, a → a"),
+        (
+            "SwitchName=a Nodes=n1\nSwitchName=b Nodes=n[1-2]\n",
+            "node 'n1' is on 'a' and on switch 'b': a node is in one",
+        ),
+        ("SwitchName=a Nodes=n1,n1\n", "node 'n1' is twice on switch 'a'"),
+        (
+            "SwitchName=l Nodes=n1\nSwitchName=a Switches=l\nSwitchName=b Switches=l\n",
+            "topology.conf:3: switch 'l' is below both 'a' and 'b'",
+        ),
+        ("SwitchName=a Switches=z\n", "'a' is above 'z', which is not described"),
+        ("SwitchName=a Nodes=n1\nSwitchName=a Nodes=n2\n", "switch 'a' is described twice, first at .*:1"),
+        ("SwitchName=a\n", "'a' has nothing below it"),
+        ("SwitchName=a Nodes=n Switches=b\nSwitchName=b Nodes=m\n", "'a' has both nodes and switches below it"),
+        ("Nodes=n1\n", "SwitchName .* is missing"),
+        ("SwitchName=a Nods=n1\n", "unknown key 'nods'"),
+        ("SwitchName=a Nodes=n1 oops\n", "cannot read"),
+        ("SwitchName=a Nodes=n[1-\n", "topology.conf:1: cannot read hostlist"),
+        ("# nothing\n", "describes no switch"),
+        ("SwitchName=a Nodes=n1\nBlockName=b Nodes=n2\n", "both switches and blocks"),
+    ],
+)
+def test_what_is_not_a_tree_is_refused_with_its_line(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ClusterError, match=message):
+        slurm(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: [", "not valid YAML"),
+        ("just text", "expected a list of entries"),
+        ("- topology: t\n  flat: true\n", "no entry has a tree or blocks"),
+        ("- topology: t\n  tree: {}\n", "topology 't': expected a list of switches"),
+        ("- topology: t\n  tree: {switches: [{nodes: n1}]}\n", "switch 1: switch is missing"),
+    ],
+)
+def test_yaml_that_is_no_topology_is_refused(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ClusterError, match=message):
+        slurm(tmp_path, text, "topology.yaml")
+
+
+TOML = """
+topology = "topology.conf"
+[network]
+node = 25.0
+[[rack]]
+name = "leaf2"
+node = 50.0
+uplink = 3.0
+[gpu.V100]
+pcie = 10.0
+[[node]]
+name = "node[01-02]"
+gpu_type = "V100"
+num_gpus = 8
+links = "topo.txt"
+[[node]]
+name = "node03"
+gpu_type = "V100"
+num_gpus = 2
+links = [[0, 7.5], [7.5, 0]]
+"""
+
+
+def cluster_file(tmp_path: Path, text: str) -> Path:
+    (tmp_path / "topology.conf").write_text(CONF)
+    (tmp_path / "topo.txt").write_text((SAMPLES / "dgx1-v100.txt").read_text())
+    (tmp_path / "cluster.toml").write_text(text)
+    return tmp_path / "cluster.toml"
+
+
+def test_a_cluster_file_brings_all_sources_together(tmp_path: Path) -> None:
+    topology = Topology.of(load_cluster(cluster_file(tmp_path, TOML)))
+    assert topology.node_names == ("node01", "node02", "node03")
+    assert topology.rack_names == ("leaf1", "leaf2")
+    assert topology.datacenter_names == ("spine",)
+    assert topology.links(1)[0, 3] == 50.0
+    assert topology.links(1)[0, 5] == 5.0, "half of the file's own PCIe speed"
+    assert topology.links(2)[0, 1] == 7.5
+    assert topology.bandwidth([0, 8]) == 25.0
+    assert topology.bandwidth([0, 16]) == 3.0
+    assert topology.span([0, 16]) == Level.DATACENTER
+    assert topology.bandwidth([16, 17]) == 7.5
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"node03"', '"node04"', r"topology.conf: node 'node03' is not in the cluster"),
+        ('"node[01-02]"', '"node[01-02,04]"', r"topology.conf: node 'node04' of the cluster is on no switch"),
+        ('"node[01-02]"', '"node[01-"', "node 1: cannot read hostlist"),
+        ('"node[01-02]"', '"node[01-02]"\ncount = 3', "count is 3, but 'node.01-02.' stands for 2 nodes"),
+        ('"node03"', '"node03"\nrack = "x"', "node 2: rack is given here and by topology"),
+        ('name = "leaf2"', 'name = "leaf3"', r"\[\[rack\]\] 'leaf3': no node is in it; racks: leaf1, leaf2"),
+        ('name = "leaf2"', "name = 2", r"\[\[rack\]\] 1: name is 2"),
+        ("uplink = 3.0", "uplink = 0", r"\[\[rack\]\] 1: rack network: uplink is 0"),
+        ("uplink = 3.0", "up = 3.0", r"\[\[rack\]\] 1: unknown key 'up'"),
+        ("node = 25.0", "node = -1", r"\[network\]: network: node is -1"),
+        ("node = 25.0", "speed = 1", r"\[network\]: unknown key 'speed'"),
+        ("pcie = 10.0", "pcie = 'fast'", r"\[gpu.V100\]: GPU links: pcie is 'fast'"),
+        ('"topo.txt"', '"none.txt"', "node 1: links: .*none.txt cannot be read: No such file"),
+        ('"topo.txt"', '"topology.conf"', "no line starts with GPU0"),
+        ('"topo.txt"', "5", "links must be a file"),
+        ("num_gpus = 8", "num_gpus = 4", "links must be 4 rows of 4 GB/s"),
+        ("[0, 7.5]", "[0, 'x']", "node 2: links is 'x', must be a number"),
+        ("[0, 7.5]", "[0, 0]", "links must be 2 rows of 2 GB/s > 0"),
+        ('"topology.conf"', "1", "topology is 1, must be the name"),
+        ('"topology.conf"', '"none.conf"', "none.conf: cannot be read"),
+    ],
+)
+def test_a_cluster_file_that_does_not_fit_together_is_refused(old: str, new: str, message: str, tmp_path: Path) -> None:
+    assert old in TOML
+    with pytest.raises(ClusterError, match=message):
+        load_cluster(cluster_file(tmp_path, TOML.replace(old, new, 1)))

@@ -6,6 +6,7 @@ from itertools import combinations
 
 import numpy as np
 
+from bloxopt.cluster import Cluster
 from bloxopt.jobs import BoolArray, FloatArray, IntArray
 from bloxopt.placement.fewest_nodes import fewest_nodes
 from bloxopt.placement.strategy import Found, Offer
@@ -28,7 +29,9 @@ class BandwidthAware:
     """
 
     def __init__(self) -> None:
-        self._nodes: dict[int, _NodeLinks] = {}
+        self._cluster: Cluster | None = None
+        self._kind: list[int] = []
+        self._links: list[_NodeLinks] = []
 
     def __call__(self, offer: Offer, need: int) -> Found | None:
         workspace, available = offer.workspace, offer.available
@@ -36,28 +39,25 @@ class BandwidthAware:
         if jobs.gpu_milli[offer.row] < WHOLE_GPU:
             # One part of one GPU has no links to choose.
             return fewest_nodes(available, need, lambda fits, rest: int(np.where(fits, available, _FULL).argmin()))
-        whole = workspace.free.milli == WHOLE_GPU
+        if cluster is not self._cluster:
+            self._remember(cluster)
 
         def free_mask(node: int) -> int:
             first = int(cluster.gpu_offset[node])
-            free = whole[first : int(cluster.gpu_offset[node + 1])]
+            free = workspace.free.milli[first : int(cluster.gpu_offset[node + 1])] == WHOLE_GPU
             return int.from_bytes(np.packbits(free, bitorder="little").tobytes(), "little")
 
         def choose(fits: BoolArray, rest: int) -> int:
             left = np.where(fits, available, _FULL)
-            tied = (left == left.min()).nonzero()[0].tolist()
-            if rest == 1 or len(tied) == 1:
-                return int(tied[0])
-            worth: dict[tuple[int, int], tuple[float, ...]] = {}
-            best: int = tied[0]
+            best = int(left.argmin())
+            tied = (left == left[best]).nonzero()[0]
+            if rest == 1 or rest == cluster.node_gpus[best] or len(tied) == 1:
+                return best
             best_worth: tuple[float, ...] = (-1.0,)
-            for node in tied:
-                links, mask = self._links(offer, node), free_mask(node)
-                key = (id(links), mask)
-                if key not in worth:
-                    worth[key] = links.best(mask, rest)[1]
-                if worth[key] > best_worth:
-                    best, best_worth = node, worth[key]
+            for node in self._different(tied, workspace.free.milli):
+                worth = self._links[self._kind[node]].best(free_mask(node), rest)[1]
+                if worth > best_worth:
+                    best, best_worth = node, worth
             return best
 
         found = fewest_nodes(available, need, choose)
@@ -65,16 +65,34 @@ class BandwidthAware:
             return None
         gpus: list[int] = []
         for node, count in zip(found.nodes, found.counts, strict=True):
-            chosen = self._links(offer, node).best(free_mask(node), count)[0]
+            chosen = self._links[self._kind[node]].best(free_mask(node), count)[0]
             gpus.extend(int(cluster.gpu_offset[node]) + local for local in chosen)
         return Found(found.nodes, found.counts, tuple(gpus))
 
-    def _links(self, offer: Offer, node: int) -> _NodeLinks:
-        links = offer.workspace.cluster.topology.links(node)
-        known = self._nodes.get(id(links))
-        if known is None or known.links is not links:
-            known = self._nodes[id(links)] = _NodeLinks(links)
-        return known
+    def _remember(self, cluster: Cluster) -> None:
+        """Number the kinds of nodes, by their links."""
+        number: dict[int, int] = {}
+        tables = [cluster.topology.links(node) for node in range(len(cluster.nodes))]
+        self._kind = [number.setdefault(id(table), len(number)) for table in tables]
+        kinds = np.array(self._kind)
+        self._links = [_NodeLinks(tables[node]) for node in np.unique(kinds, return_index=True)[1]]
+        self._first_gpu: IntArray = cluster.gpu_offset[:-1]
+        # Any weights that tell apart which GPUs are free, and the kinds of nodes: random ones of 61 bits.
+        weights = np.random.default_rng(0).integers(1 << 61, size=int(cluster.node_gpus.max()) + len(number))
+        local = np.arange(cluster.num_gpus) - cluster.gpu_offset[cluster.gpu_node]
+        self._gpu_weight: IntArray = weights[local]
+        self._kind_weight: IntArray = weights[len(weights) - len(number) :][kinds]
+        self._cluster = cluster
+
+    def _different(self, nodes: IntArray, milli: IntArray) -> list[int]:
+        """The first of the nodes with each combination of links and free GPUs."""
+        free = np.add.reduceat(np.where(milli == WHOLE_GPU, self._gpu_weight, 0), self._first_gpu)
+        signature = (free + self._kind_weight)[nodes]
+        if (signature == signature[0]).all():
+            return [int(nodes[0])]
+        first = np.unique(signature, return_index=True)[1]
+        first.sort()
+        return [int(node) for node in nodes[first]]
 
 
 class _NodeLinks:

@@ -76,57 +76,67 @@ class TargetWorkload:
         )
 
     @property
-    def least(self) -> IntArray:
+    def least(self) -> FloatArray:
         """Thousandths that each class of kinds takes of every GPU, (classes,)."""
         return self._gpu_classes[0]
 
     @cached_property
-    def _gpu_classes(self) -> tuple[IntArray, IntArray, FloatArray]:
+    def _gpu_classes(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Kinds that ask the same of GPUs: ``milli``, thousandths in all, (classes,), and weights (kinds, classes)."""
         shapes, member = np.unique(np.column_stack([self.milli, self.count]), axis=0, return_inverse=True)
         weight = np.zeros((len(self.weight), len(shapes)))
         weight[np.arange(len(member)), member.ravel()] = self.weight
-        return shapes[:, 0], shapes[:, 0] * shapes[:, 1], weight
+        least, count = shapes.T.astype(np.float64)
+        return least, least * count, weight
 
-    def usable(self, milli: IntArray) -> IntArray:
-        """Thousandths free on GPUs that have enough free for each class of kinds, (nodes, classes).
+    def usable(self, milli: FloatArray) -> FloatArray:
+        """Thousandths free on every GPU if they are enough for the class of kinds, else 0: (…, classes).
 
-        ``milli`` (nodes, GPUs of a node), 0 for GPUs that a node lacks.
+        ``milli`` (…) thousandths free.
         """
-        enough = milli[:, :, None] >= self.least
-        usable: IntArray = np.einsum("ngc,ng->nc", enough, milli)
-        return usable
+        free = milli[..., None]
+        return np.where(free >= self.least, free, 0.0)
 
     def class_weights(self, cpus: FloatArray, memory_gib: FloatArray, gpu_type: IntArray) -> FloatArray:
         """Weight of the kinds of each class for which a node's CPUs, memory and GPU type do, (nodes, classes)."""
-        fits = self.runs_on.T[gpu_type]
-        fits = fits & (cpus[:, None] >= self.cpus - _ROUNDING) & (memory_gib[:, None] >= self.memory_gib - _ROUNDING)
-        return fits @ self._gpu_classes[2]
+        cpus_needed, memory_needed, weight, every_type = self._host_needs
+        fits = (cpus[:, None] >= cpus_needed) & (memory_gib[:, None] >= memory_needed)
+        if not every_type:
+            fits &= self.runs_on.T[gpu_type]
+        return fits @ weight
 
-    def value(self, usable: IntArray, weights: FloatArray) -> FloatArray:
-        """Expected thousandths that a task can use, ``Σ_m p_m (free − F_n(m))``; shapes (…, classes) to (…).
+    @cached_property
+    def _host_needs(self) -> tuple[FloatArray, FloatArray, FloatArray, bool]:
+        """CPUs and memory that are enough, weights by class, and whether all kinds run on all GPU types."""
+        weight = self._gpu_classes[2]
+        return self.cpus - _ROUNDING, self.memory_gib - _ROUNDING, weight, bool(self.runs_on.all())
+
+    def value(self, usable: FloatArray, weights: FloatArray) -> FloatArray:
+        """Expected thousandths that a task can use, ``Σ_m p_m (free − F_n(m))``; (…, classes) to (…).
+
+        ``usable``: the sum of :meth:`usable` over the GPUs of a node.
 
         A node has the GPUs for a class exactly if what is usable on them is at least what the class takes: a share
         takes less than what any of these GPUs has, and whole GPUs are used whole.
         """
-        found: FloatArray = np.where(usable >= self._gpu_classes[1], usable * weights, 0.0).sum(axis=-1)
+        found: FloatArray = (usable * weights * (usable >= self._gpu_classes[1])).sum(axis=-1)
         return found
 
 
 def fragmentation(free: Resources, cluster: Cluster, workload: TargetWorkload) -> FloatArray:
     """GPUs free on each node that a task of the workload cannot use, in expectation: ``F_n``, shape (nodes,)."""
-    milli = padded(free.milli, cluster)
+    milli = _padded(free.milli, cluster)
     unlimited = np.full(len(cluster.nodes), np.inf)
     cpus = unlimited if free.cpus is None else free.cpus
     memory = unlimited if free.memory_gib is None else free.memory_gib
     weights = workload.class_weights(cpus, memory, cluster.node_gpu_type)
-    lost: FloatArray = (milli.sum(axis=1) - workload.value(workload.usable(milli), weights)) / WHOLE_GPU
+    lost: FloatArray = (milli.sum(axis=1) - workload.value(workload.usable(milli).sum(axis=1), weights)) / WHOLE_GPU
     return lost
 
 
-def padded(milli: IntArray, cluster: Cluster) -> IntArray:
+def _padded(milli: IntArray, cluster: Cluster) -> FloatArray:
     """Thousandths free by node and GPU of the node, (nodes, most GPUs of a node), 0 where a node has fewer."""
-    table = np.zeros((len(cluster.nodes), int(cluster.node_gpus.max())), dtype=np.int64)
+    table = np.zeros((len(cluster.nodes), int(cluster.node_gpus.max())))
     local = np.arange(len(milli)) - cluster.gpu_offset[cluster.gpu_node]
     table[cluster.gpu_node, local] = milli
     return table

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bloxopt.jobs import FloatArray, IntArray
+from bloxopt.jobs import BoolArray, FloatArray, IntArray
 from bloxopt.placement.fewest_nodes import fewest_nodes
 from bloxopt.placement.fragmentation import TargetWorkload
 from bloxopt.placement.strategy import Found, Offer
-from bloxopt.runtime.resources import WHOLE_GPU
+from bloxopt.runtime.resources import WHOLE_GPU, Resources
 
 if TYPE_CHECKING:
     from bloxopt.placement.workspace import Workspace
@@ -37,40 +37,41 @@ class FragmentationGradient:
 
     def __call__(self, offer: Offer, need: int) -> Found | None:
         available = offer.available
-        if not available.any():
-            return None
         workspace, row = offer.workspace, offer.row
         memory = self._memory
         if memory is None or not memory.belongs_to(workspace):
             workload = self.workload or TargetWorkload.of(workspace.jobs, workspace.cluster, workspace.runs_on)
             memory = self._memory = _NodeStates(workspace, workload)
-        memory.look_at(workspace)
+        memory.look_at(workspace.free)
         jobs = workspace.jobs
         milli, cpus, memory_gib = jobs.gpu_milli[row], jobs.cpus_per_gpu[row], jobs.memory_gib_per_gpu[row]
 
-        def choose(fits: np.ndarray[tuple[int], np.dtype[np.bool_]], rest: int) -> int:
-            growth, _ = memory.growth((milli, rest, float(rest * cpus), float(rest * memory_gib)))
+        level: FloatArray = np.zeros(0)
+
+        def choose(fits: BoolArray, rest: int) -> int:
+            nonlocal level
+            growth, level = memory.growth((milli, rest, float(rest * cpus), float(rest * memory_gib)))
             return int(np.where(fits, growth, np.inf).argmin())
 
         found = fewest_nodes(available, need, choose)
         if found is None or milli == WHOLE_GPU:
             return found
         node = found.nodes[0]
-        _, level = memory.growth((milli, 1, float(cpus), float(memory_gib)))
         first = int(workspace.cluster.gpu_offset[node])
         gpus = workspace.free.milli[first : first + int(workspace.cluster.node_gpus[node])]
-        return Found(found.nodes, found.counts, (first + int((gpus == level[node]).argmax()),))
+        return Found(found.nodes, found.counts, (first + int((gpus == level[memory.state[node]]).argmax()),))
 
 
 class _NodeStates:
     """The states in which nodes were seen, numbered, and the growth of fragmentation by task and state.
 
-    A state is what is free: GPUs in falling order, CPUs, memory, and the GPU type.
+    A state is what is free: GPUs in rising order, CPUs, memory, and the GPU type.
     """
 
     def __init__(self, workspace: Workspace, workload: TargetWorkload) -> None:
         cluster = workspace.cluster
         self._cluster = cluster
+        self._first = cluster.gpu_offset
         self._jobs = workspace.jobs
         self._workload = workload
         nodes = len(cluster.nodes)
@@ -79,104 +80,120 @@ class _NodeStates:
         self._slots: IntArray = np.where(
             local < cluster.node_gpus[:, None], cluster.gpu_offset[:-1, None] + local, cluster.num_gpus
         )
-        self._milli: IntArray = np.full(cluster.num_gpus, -1, dtype=np.int64)
-        unlimited = np.full(nodes, np.inf)
-        self._cpus: FloatArray = unlimited
-        self._memory_gib: FloatArray = unlimited.copy()
+        # One more for the GPUs that nodes lack.
+        self._milli: FloatArray = np.full(cluster.num_gpus + 1, -1.0)
+        self._milli[-1] = 0.0
+        self._cpus: FloatArray = np.full(nodes, np.inf)
+        self._memory_gib: FloatArray = np.full(nodes, np.inf)
+        self._free: Resources | None = None
+        self._seen = 0
         self.state: IntArray = np.zeros(nodes, dtype=np.int64)
         self._forget()
 
     def _forget(self) -> None:
         self._number: dict[bytes, int] = {}
-        self._rows: FloatArray = np.zeros((0, self._slots.shape[1] + 3))
+        self._rows: FloatArray = np.zeros((64, self._slots.shape[1] + 3))
         self._known: dict[Task, tuple[FloatArray, FloatArray]] = {}
 
     def belongs_to(self, workspace: Workspace) -> bool:
         return workspace.cluster is self._cluster and workspace.jobs is self._jobs
 
-    def look_at(self, workspace: Workspace) -> None:
+    def look_at(self, free: Resources) -> None:
         """Find the state of every node that changed since the last look."""
-        free = workspace.free
-        changed = free.milli != self._milli
-        nodes = self._cluster.gpu_node[changed]
-        self._milli[changed] = free.milli[changed]
-        for seen, now in ((self._cpus, free.cpus), (self._memory_gib, free.memory_gib)):
-            if now is not None:
-                moved = (now != seen).nonzero()[0]
-                seen[moved] = now[moved]
-                nodes = np.concatenate([nodes, moved])
+        nodes = self._changed(free)
         if not len(nodes):
             return
-        nodes = np.unique(nodes)
         if len(self._number) > _MOST_STATES:
             self._forget()
             nodes = np.arange(len(self.state))
         rows = self._describe(nodes)
-        numbers, fresh = [], []
-        for position, key in enumerate(row.tobytes() for row in rows):
+        for node, row in zip(nodes.tolist(), rows, strict=True):
+            key = row.tobytes()
             number = self._number.get(key)
             if number is None:
                 number = self._number[key] = len(self._number)
-                fresh.append(position)
-            numbers.append(number)
-        self.state[nodes] = numbers
-        if fresh:
-            self._rows = np.concatenate([self._rows, rows[fresh]])
+                if number == len(self._rows):
+                    self._rows = np.concatenate([self._rows, np.zeros_like(self._rows)])
+                self._rows[number] = row
+            self.state[node] = number
+
+    def _changed(self, free: Resources) -> IntArray:
+        """Nodes on which something changed since the last look, after noting what is free there now."""
+        if free is self._free:
+            nodes = np.array(list(dict.fromkeys(free.touched[self._seen :])), dtype=np.int64)
+            for node in nodes.tolist():
+                gpus = slice(int(self._first[node]), int(self._first[node + 1]))
+                self._milli[gpus] = free.milli[gpus]
+                if free.cpus is not None and free.memory_gib is not None:
+                    self._cpus[node] = free.cpus[node]
+                    self._memory_gib[node] = free.memory_gib[node]
+        else:
+            moved = (free.milli != self._milli[:-1]).nonzero()[0]
+            self._milli[moved] = free.milli[moved]
+            nodes = free.node_of[moved]
+            for known, now in ((self._cpus, free.cpus), (self._memory_gib, free.memory_gib)):
+                if now is not None:
+                    moved = (now != known).nonzero()[0]
+                    known[moved] = now[moved]
+                    nodes = np.concatenate([nodes, moved])
+            nodes = np.unique(nodes)
+        self._free, self._seen = free, len(free.touched)
+        return nodes
 
     def _describe(self, nodes: IntArray) -> FloatArray:
         """The state of nodes, one row each: GPUs, CPUs, memory, GPU type."""
-        gpus = np.append(self._milli, 0)[self._slots[nodes]]
-        gpus.sort(axis=1)
-        rows = np.empty((len(nodes), gpus.shape[1] + 3))
-        rows[:, :-3] = gpus[:, ::-1]
-        # Booked and given back, CPUs may come back with rounding errors, which would make new states.
-        rows[:, -3] = np.round(self._cpus[nodes], 6) + 0.0
-        rows[:, -2] = np.round(self._memory_gib[nodes], 6) + 0.0
+        rows = np.empty((len(nodes), self._slots.shape[1] + 3))
+        rows[:, :-3] = self._milli[self._slots[nodes]]
+        rows[:, :-3].sort(axis=1)
+        rows[:, -3] = self._cpus[nodes]
+        rows[:, -2] = self._memory_gib[nodes]
         rows[:, -1] = self._cluster.node_gpu_type[nodes]
+        # Booked and given back, CPUs may come back with rounding errors (or as -0), which would make new states.
+        rows.round(6, out=rows)
+        rows += 0.0
         return rows
 
     def growth(self, task: Task) -> tuple[FloatArray, FloatArray]:
-        """By how many thousandths fragmentation grows if a node takes a task, and the free GPU it takes; (nodes,).
+        """By how many thousandths fragmentation grows if a node takes a task, (nodes,); meaningless where it cannot.
 
-        The GPU is given by what is free on it, for a task with part of one. Meaningless where the task does not fit.
+        And the GPU that it takes, as what is free on that, by state: for a task with part of a GPU.
         """
         known = self._known.get(task)
-        count = len(self._number)
-        if known is None or len(known[0]) < count:
-            old = 0 if known is None else len(known[0])
-            # Twice the room, so that growing by one state at a time costs little.
-            blank = np.full(2 * count - old, _NOT_WORKED_OUT)
-            known = (blank, blank.copy()) if known is None else tuple(np.concatenate([part, blank]) for part in known)  # type: ignore[assignment]
-            assert known is not None
-            self._known[task] = known
+        if known is None or len(known[0]) < len(self._rows):
+            growth, level = np.full((2, len(self._rows)), _NOT_WORKED_OUT)
+            if known is not None:
+                growth[: len(known[0])], level[: len(known[1])] = known
+            known = self._known[task] = (growth, level)
         growth, level = known
         at_nodes = growth[self.state]
         unknown = np.isnan(at_nodes)
         if unknown.any():
-            states = np.unique(self.state[unknown])
+            missing = states = self.state[unknown]
+            if len(missing) > 1:
+                states = np.unique(missing)
             growth[states], level[states] = self._work_out(task, self._rows[states])
-            at_nodes = growth[self.state]
-        return at_nodes, level[self.state]
+            at_nodes[unknown] = growth[missing]
+        return at_nodes, level
 
     def _work_out(self, task: Task, rows: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Growth and GPU level of a task on states, one row each."""
         milli, count, cpus, memory_gib = task
         workload = self._workload
-        gpus = rows[:, :-3].astype(np.int64)
-        kind = rows[:, -1].astype(np.int64)
+        gpus = rows[:, :-3]
+        # Before and after in one go: the same GPU types, once with all that is free and once without what is taken.
+        host = np.concatenate([rows[:, -3:], rows[:, -3:] - (cpus, memory_gib, 0.0)])
+        weights = workload.class_weights(host[:, 0], host[:, 1], host[:, 2].astype(np.int64))
         usable = workload.usable(gpus)
-        before = workload.value(usable, workload.class_weights(rows[:, -3], rows[:, -2], kind))
-        weights = workload.class_weights(rows[:, -3] - cpus, rows[:, -2] - memory_gib, kind)
+        together = usable.sum(axis=1)
+        before = workload.value(together, weights[: len(rows)])
+        weights = weights[len(rows) :]
         if milli == WHOLE_GPU:
-            after = workload.value(usable - WHOLE_GPU * count, weights)
-            return np.round(before - after - WHOLE_GPU * count, 6), np.full(len(rows), float(WHOLE_GPU))
-        least = workload.least
+            after = workload.value(together - WHOLE_GPU * count, weights)
+            return (before - after - WHOLE_GPU * count).round(6), np.full(len(rows), float(WHOLE_GPU))
         left = gpus - milli
-        gained = np.where(left[:, :, None] >= least, left[:, :, None], 0)
-        lost = np.where(gpus[:, :, None] >= least, gpus[:, :, None], 0)
-        after = workload.value(usable[:, None, :] - lost + gained, weights[:, None, :])
-        growth = np.where(left >= 0, np.round(before[:, None] - after - milli, 6), np.inf)
-        # Of equal GPUs the fullest: the last one in falling order.
-        best = growth.shape[1] - 1 - growth[:, ::-1].argmin(axis=1)
+        after = workload.value(together[:, None, :] - usable + workload.usable(left), weights[:, None, :])
+        growth = np.where(left >= 0, (before[:, None] - after - milli).round(6), np.inf)
+        # GPUs come in rising order, so that of equal ones it is the fullest.
+        best = growth.argmin(axis=1)
         every = np.arange(len(rows))
-        return growth[every, best], gpus[every, best].astype(np.float64)
+        return growth[every, best], gpus[every, best]

@@ -91,8 +91,8 @@ class Workspace:
             free = free * self._usable[gpu_type]
         for stock, need in ((left.cpus, jobs.cpus_per_gpu), (left.memory_gib, jobs.memory_gib_per_gpu)):
             if stock is not None and need[row] > 0:
-                fits = np.floor(np.minimum(stock / need[row] + 1e-9, free))
-                free = np.maximum(fits, 0).astype(np.int64)
+                # Towards zero: a stock that rounding left just below nothing serves no GPU.
+                free = np.minimum(stock / need[row] + 1e-9, free).astype(np.int64)
         return free
 
     def _shareable(self, row: int) -> IntArray:

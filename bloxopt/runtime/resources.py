@@ -37,10 +37,23 @@ class Resources:
     ``milli`` (GPUs,) thousandths free of each GPU · ``gpus`` (nodes,) GPUs wholly free · ``jobs`` (nodes,)
     jobs running on each node · ``cpus`` and ``memory_gib`` (nodes,), ``exclusive`` (nodes,) jobs that want the
     node for themselves, ``group_jobs`` (groups, nodes) jobs of each anti-affinity group (``groups`` has the group of
-    each kind of needs, -1 for none): None for workloads that state no such need.
+    each kind of needs, -1 for none): None for workloads that state no such need. ``touched`` lists the nodes of every
+    change since this object was made.
     """
 
-    __slots__ = ("cpus", "exclusive", "gpus", "group_jobs", "groups", "jobs", "memory_gib", "milli", "node_of", "table")
+    __slots__ = (
+        "cpus",
+        "exclusive",
+        "gpus",
+        "group_jobs",
+        "groups",
+        "jobs",
+        "memory_gib",
+        "milli",
+        "node_of",
+        "table",
+        "touched",
+    )
 
     def __init__(self, cluster: Cluster, table: JobTable) -> None:
         self.table = table
@@ -48,6 +61,7 @@ class Resources:
         self.milli: IntArray = np.full(cluster.num_gpus, WHOLE_GPU, dtype=np.int64)
         self.gpus: IntArray = cluster.node_gpus.copy()
         self.jobs: IntArray = np.zeros(len(cluster.nodes), dtype=np.int64)
+        self.touched: list[int] = []
         needs = bool(table.cpus_per_gpu.any() or table.memory_gib_per_gpu.any())
         self.cpus: FloatArray | None = cluster.node_cpus.copy() if needs else None
         self.memory_gib: FloatArray | None = cluster.node_memory_gib.copy() if needs else None
@@ -63,6 +77,7 @@ class Resources:
         other = object.__new__(Resources)
         other.table, other.node_of, other.groups = self.table, self.node_of, self.groups
         other.milli, other.gpus, other.jobs = self.milli.copy(), self.gpus.copy(), self.jobs.copy()
+        other.touched = []
         other.cpus = None if self.cpus is None else self.cpus.copy()
         other.memory_gib = None if self.memory_gib is None else self.memory_gib.copy()
         other.exclusive = None if self.exclusive is None else self.exclusive.copy()
@@ -104,6 +119,7 @@ class Resources:
     def _book_node(self, row: int, grant: Grant, sign: int) -> None:
         for node, count in zip(grant.nodes, grant.counts, strict=True):
             self.jobs[node] += sign
+            self.touched.append(node)
             if self.cpus is not None and self.memory_gib is not None:
                 self.cpus[node] -= sign * count * self.table.cpus_per_gpu[row]
                 self.memory_gib[node] -= sign * count * self.table.memory_gib_per_gpu[row]

@@ -51,12 +51,13 @@ class Node:
     drained: bool = False
 
     def __post_init__(self) -> None:
-        labels = tuple(sorted(self.labels.items() if isinstance(self.labels, Mapping) else self.labels))
-        object.__setattr__(self, "labels", labels)
+        labels = tuple(self.labels.items() if isinstance(self.labels, Mapping) else self.labels)
+        for name, entries, size in (("labels", labels, 2), ("taints", tuple((t,) for t in self.taints), 1)):
+            for entry in entries:
+                if len(entry) != size or not all(isinstance(part, str) and part for part in entry):
+                    raise ClusterError(f"node {self.name!r}: {name} must be non-empty strings, not {entry!r}")
+        object.__setattr__(self, "labels", tuple(sorted(labels)))
         object.__setattr__(self, "taints", tuple(sorted(set(self.taints))))
-        for pair in (*labels, *((taint,) for taint in self.taints)):
-            if not all(isinstance(part, str) and part for part in pair):
-                raise ClusterError(f"node {self.name!r}: labels and taints must be non-empty strings, not {pair!r}")
         if not isinstance(self.drained, bool):
             raise ClusterError(f"node {self.name!r}: drained is {self.drained!r}, must be true or false")
         for field in (

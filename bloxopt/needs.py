@@ -45,16 +45,24 @@ class PlacementNeeds:
             raise TraceError(f"exclusive_node is {self.exclusive_node!r}, must be True or False")
         if self.anti_affinity is not None and not _is_name(self.anti_affinity):
             raise TraceError(f"anti_affinity is {self.anti_affinity!r}, must be None or the name of a group")
-        selector = self.node_selector
-        pairs = tuple(sorted(selector.items() if isinstance(selector, Mapping) else selector))
-        if not all(_is_name(name) and "=" not in name and _is_name(value) for name, value in pairs):
-            raise TraceError(f"node_selector is {selector!r}, must map label names to values, without ';' and '='")
-        if len(dict(pairs)) < len(pairs):
-            raise TraceError(f"node_selector is {selector!r}: a label can have one value only")
-        object.__setattr__(self, "node_selector", pairs)
-        if isinstance(self.tolerations, str) or not all(_is_name(taint) for taint in self.tolerations):
+        object.__setattr__(self, "node_selector", _pairs(self.node_selector))
+        if not isinstance(self.tolerations, (tuple, list)) or not all(_is_name(taint) for taint in self.tolerations):
             raise TraceError(f"tolerations is {self.tolerations!r}, must be a tuple of taint names, without ';'")
         object.__setattr__(self, "tolerations", tuple(sorted(set(self.tolerations))))
+
+
+def _pairs(selector: object) -> tuple[tuple[str, str], ...]:
+    """A node selector as sorted pairs of label and value."""
+    wrong = TraceError(f"node_selector is {selector!r}, must map label names to values, without ';' and '='")
+    if not isinstance(selector, (Mapping, tuple, list)):
+        raise wrong
+    pairs = list(selector.items() if isinstance(selector, Mapping) else selector)
+    for pair in pairs:
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not all(map(_is_name, pair)) or "=" in pair[0]:
+            raise wrong
+    if len({name for name, _ in pairs}) < len(pairs):
+        raise TraceError(f"node_selector is {selector!r}: a label can have one value only")
+    return tuple(sorted((name, value) for name, value in pairs))
 
 
 def _is_name(text: object) -> bool:

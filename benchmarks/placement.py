@@ -3,8 +3,9 @@
     python benchmarks/placement.py [--memory]
 
 CPU time of one thread, so that other processes count little. Cold: nothing runs and all jobs are placed. Warm: all run
-and 1 % finished and were replaced. A round is the workspace, the placement of its jobs and the checked assignment. ``whole``: gangs of 1 to 32 GPUs without further needs.
-``shared``: the production-like mix of 60 kinds of tasks with shares of GPUs, CPUs and memory.
+and 1 % finished and were replaced. A round is the workspace, the placement of its jobs and the checked assignment.
+``whole``: gangs of 1 to 32 GPUs without further needs. ``shared``: the production-like mix of 45 kinds of tasks with
+shares of GPUs, CPUs and memory.
 """
 
 from __future__ import annotations

@@ -58,8 +58,14 @@ class FragmentationGradient:
             return found
         node = found.nodes[0]
         first = int(workspace.cluster.gpu_offset[node])
-        gpus = workspace.free.milli[first : first + int(workspace.cluster.node_gpus[node])]
-        return Found(found.nodes, found.counts, (first + int((gpus == level[memory.state[node]]).argmax()),))
+        gpus = slice(first, first + int(workspace.cluster.node_gpus[node]))
+        best = workspace.free.milli[gpus] == level[memory.state[node]]
+        if workspace.free.slices is not None:
+            # The measure knows sums, not places: of partitioned GPUs another one may have to do.
+            best &= workspace.able_gpus(milli)[gpus]
+            if not best.any():
+                return found
+        return Found(found.nodes, found.counts, (first + int(best.argmax()),))
 
 
 class _NodeStates:

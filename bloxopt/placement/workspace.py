@@ -59,7 +59,10 @@ class Workspace:
         """The grant of job ``row`` on nodes found for it, with free GPUs picked where the search left them open."""
         nodes, counts, gpus = Found(*found)
         milli = self.jobs.gpu_milli[row]
-        return Grant(gpu_type, nodes, counts, self._pick(nodes, counts, milli) if gpus is None else gpus, milli)
+        gpus = self._pick(nodes, counts, milli) if gpus is None else gpus
+        parts = self.free.slices
+        slices = 0 if parts is None or milli == WHOLE_GPU else parts.choose(gpus[0], milli)
+        return Grant(gpu_type, nodes, counts, gpus, milli, slices)
 
     @property
     def strategy(self) -> Strategy:
@@ -97,8 +100,13 @@ class Workspace:
 
     def _shareable(self, row: int) -> IntArray:
         """GPUs of each node with enough left for a job that asks for part of one."""
-        enough = self.free.milli >= self.jobs.gpu_milli[row]
-        return np.add.reduceat(enough.astype(np.int64), self.cluster.gpu_offset[:-1])
+        return np.add.reduceat(self.able_gpus(self.jobs.gpu_milli[row]).astype(np.int64), self.cluster.gpu_offset[:-1])
+
+    def able_gpus(self, milli: int) -> BoolArray:
+        """GPUs with so many thousandths free, and on partitioned ones a place for the instance: (GPUs,)."""
+        able = self.free.milli >= milli
+        parts = self.free.slices
+        return able if parts is None or milli == WHOLE_GPU else able & parts.has_room(milli)
 
     def _pick(self, nodes: tuple[int, ...], counts: tuple[int, ...], milli: int) -> tuple[int, ...]:
         """The first whole GPUs free on each node; for a share the fullest GPU that still has room."""
@@ -106,7 +114,10 @@ class Workspace:
         gpus: list[int] = []
         for node, count in zip(nodes, counts, strict=True):
             left = self.free.milli[offset[node] : offset[node + 1]]
-            order = (left >= milli).nonzero()[0]
+            able = left >= milli
+            if self.free.slices is not None:
+                able &= self.able_gpus(milli)[offset[node] : offset[node + 1]]
+            order = able.nonzero()[0]
             if milli < WHOLE_GPU:
                 order = order[np.argsort(left[order], kind="stable")]
             gpus.extend((order[:count] + offset[node]).tolist())

@@ -10,7 +10,8 @@ from collections.abc import Collection, Iterator, Mapping
 from bloxopt.cluster import Cluster
 from bloxopt.errors import CheckError
 from bloxopt.jobs import JobTable
-from bloxopt.runtime.resources import Grant, Resources
+from bloxopt.placement.mig import SliceMap
+from bloxopt.runtime.resources import WHOLE_GPU, Grant, Resources
 
 
 class Assignment(Mapping[int, Grant]):
@@ -46,6 +47,8 @@ class Assignment(Mapping[int, Grant]):
             if row in grants:
                 raise CheckError(f"job {self._jobs.job_id[row]!r} was given GPUs twice")
             self._check_shape(row, grant)
+            if after.free.slices is not None or grant.slices:
+                self._check_slices(row, grant, after.free.slices)
             grants[row] = grant
             after.free.take(row, grant)
         if start:
@@ -68,6 +71,15 @@ class Assignment(Mapping[int, Grant]):
             )
         if any(cluster.node_gpu_type[node] != grant.gpu_type for node in grant.nodes):
             raise CheckError(f"job {name!r} was given GPUs of more than one type: {grant}")
+
+    def _check_slices(self, row: int, grant: Grant, slices: SliceMap | None) -> None:
+        """A share of a partitioned GPU is an instance of its profile at a place where nothing else is."""
+        if grant.milli == WHOLE_GPU and not grant.slices:
+            return
+        fault = "is not partitioned" if slices is None else slices.fault(grant.gpus[0], grant.milli, grant.slices)
+        if fault is not None:
+            host = self._cluster.nodes[grant.nodes[0]].name
+            raise CheckError(f"GPU {grant.gpus[0]} on node {host!r} {fault}: job {self._jobs.job_id[row]!r}")
 
     def _check_free(self, free: Resources, start: Mapping[int, Grant]) -> None:
         restricted = free.exclusive is not None or free.group_jobs is not None

@@ -8,6 +8,7 @@ import numpy as np
 
 from bloxopt.cluster import Cluster
 from bloxopt.jobs import FloatArray, IntArray, JobTable
+from bloxopt.placement.mig import SliceMap
 
 WHOLE_GPU = 1000
 """A GPU in thousandths: the unit in which shares of a GPU are booked."""
@@ -17,7 +18,8 @@ class Grant(NamedTuple):
     """The GPUs of one job: ``counts[k]`` on node ``nodes[k]``, all of one type.
 
     ``gpus`` are their numbers in the cluster (see ``Cluster.gpu_offset``), node after node. ``milli`` is
-    the part of each that the job gets, in thousandths.
+    the part of each that the job gets, in thousandths. ``slices`` are the memory slices of a share on a partitioned
+    GPU, as a bit mask (see :mod:`bloxopt.placement.mig`).
     """
 
     gpu_type: int
@@ -25,6 +27,7 @@ class Grant(NamedTuple):
     counts: tuple[int, ...]
     gpus: tuple[int, ...]
     milli: int = WHOLE_GPU
+    slices: int = 0
 
     @property
     def num_gpus(self) -> int:
@@ -38,7 +41,7 @@ class Resources:
     jobs running on each node · ``cpus`` and ``memory_gib`` (nodes,), ``exclusive`` (nodes,) jobs that want the
     node for themselves, ``group_jobs`` (groups, nodes) jobs of each anti-affinity group (``groups`` has the group of
     each kind of needs, -1 for none): None for workloads that state no such need. ``touched`` lists the nodes of every
-    change since this object was made.
+    change since this object was made. ``slices`` are those taken of partitioned GPUs, None if no node is.
     """
 
     __slots__ = (
@@ -51,6 +54,7 @@ class Resources:
         "memory_gib",
         "milli",
         "node_of",
+        "slices",
         "table",
         "touched",
     )
@@ -62,6 +66,7 @@ class Resources:
         self.gpus: IntArray = cluster.node_gpus.copy()
         self.jobs: IntArray = np.zeros(len(cluster.nodes), dtype=np.int64)
         self.touched: list[int] = []
+        self.slices: SliceMap | None = SliceMap.of(cluster)
         needs = bool(table.cpus_per_gpu.any() or table.memory_gib_per_gpu.any())
         self.cpus: FloatArray | None = cluster.node_cpus.copy() if needs else None
         self.memory_gib: FloatArray | None = cluster.node_memory_gib.copy() if needs else None
@@ -78,6 +83,7 @@ class Resources:
         other.table, other.node_of, other.groups = self.table, self.node_of, self.groups
         other.milli, other.gpus, other.jobs = self.milli.copy(), self.gpus.copy(), self.jobs.copy()
         other.touched = []
+        other.slices = None if self.slices is None else self.slices.copy()
         other.cpus = None if self.cpus is None else self.cpus.copy()
         other.memory_gib = None if self.memory_gib is None else self.memory_gib.copy()
         other.exclusive = None if self.exclusive is None else self.exclusive.copy()
@@ -102,12 +108,16 @@ class Resources:
                 self.gpus[self.node_of[gpu]] -= self.milli[gpu] == WHOLE_GPU
         for gpu in gpus:
             self.milli[gpu] -= grant.milli
+        if grant.slices and self.slices is not None:
+            self.slices.taken[gpus[0]] |= grant.slices
         self._book_node(row, grant, 1)
 
     def give_back(self, row: int, grant: Grant) -> None:
         """Undo :meth:`take`."""
         for gpu in grant.gpus:
             self.milli[gpu] += grant.milli
+        if grant.slices and self.slices is not None:
+            self.slices.taken[grant.gpus[0]] &= ~grant.slices
         if grant.milli == WHOLE_GPU:
             for node, count in zip(grant.nodes, grant.counts, strict=True):
                 self.gpus[node] += count

@@ -1,0 +1,139 @@
+"""MIG: GPUs cut into instances of fixed sizes at fixed places, which a share of a GPU must fit.
+
+A GPU of the A100 or H100 kind has 7 compute and 8 memory slices. An instance takes a run of memory slices that may
+start at few places only, so what is free as a sum may be of no use: two 3g instances leave one compute slice and no
+memory for it. Source: NVIDIA's MIG user guide, and ``nvidia-smi mig -lgipp``, which lists sizes and starts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from bloxopt.cluster import Cluster
+from bloxopt.errors import ClusterError
+from bloxopt.jobs import BoolArray, IntArray
+
+COMPUTE_SLICES = 7
+MEMORY_SLICES = 8
+MIG_LABEL = "mig"
+"""Label of nodes whose GPUs are partitioned: its value is the GPU model, such as ``A100-40GB``."""
+
+
+@dataclass(frozen=True, slots=True)
+class MigProfile:
+    """A size of instance: ``compute`` of 7 slices, ``memory`` of 8, and the memory slices at which it may start."""
+
+    name: str
+    compute: int
+    memory: int
+    starts: tuple[int, ...]
+
+    @property
+    def placements(self) -> tuple[int, ...]:
+        """Memory slices taken, as a bit mask, at every start."""
+        return tuple(((1 << self.memory) - 1) << start for start in self.starts)
+
+
+def _profiles(slice_gib: int) -> tuple[MigProfile, ...]:
+    """The profiles of a GPU whose memory slices have so many GB (nominally)."""
+    return (
+        MigProfile(f"1g.{slice_gib}gb", 1, 1, (0, 1, 2, 3, 4, 5, 6)),
+        MigProfile(f"1g.{2 * slice_gib}gb", 1, 2, (0, 2, 4, 6)),
+        MigProfile(f"2g.{2 * slice_gib}gb", 2, 2, (0, 2, 4)),
+        MigProfile(f"3g.{4 * slice_gib}gb", 3, 4, (0, 4)),
+        MigProfile(f"4g.{4 * slice_gib}gb", 4, 4, (0,)),
+        MigProfile(f"7g.{8 * slice_gib}gb", 7, 8, (0,)),
+    )
+
+
+MIG_PROFILES: dict[str, tuple[MigProfile, ...]] = {
+    "A100-40GB": _profiles(5),
+    "A100-80GB": _profiles(10),
+    "H100-80GB": _profiles(10),
+}
+"""Profiles by GPU model. The three models have the same geometry; a job that asks for a share gets the smallest
+profile with as many compute slices and never the 1g one with twice the memory."""
+
+
+def mig_share(profile: str) -> float:
+    """``Job.gpu_share`` that asks for a profile such as ``3g.20gb``: its part of 7 compute slices, 3/7 rounded down.
+
+    Rounded down to 1/1000, in which shares are booked, so that seven 1g instances are not more than a GPU.
+    Raises :class:`~bloxopt.errors.ClusterError` for a name that is no profile of any model.
+    """
+    known = {entry.name: entry for profiles in MIG_PROFILES.values() for entry in profiles}
+    if profile not in known:
+        raise ClusterError(f"{profile!r} is no MIG profile: choose one of {', '.join(sorted(known))}")
+    compute = known[profile].compute
+    return (1000 * compute // COMPUTE_SLICES) / 1000
+
+
+class SliceMap:
+    """Memory slices taken on every GPU, as bit masks (GPUs,); on GPUs that are not partitioned always 0."""
+
+    __slots__ = ("partitioned", "taken")
+
+    def __init__(self, partitioned: BoolArray) -> None:
+        self.partitioned = partitioned
+        self.taken: IntArray = np.zeros(len(partitioned), dtype=np.int64)
+
+    @classmethod
+    def of(cls, cluster: Cluster) -> SliceMap | None:
+        """The empty map of a cluster, None if no node is partitioned; raises on an unknown model."""
+        models = [dict(node.labels).get(MIG_LABEL) if node.labels else None for node in cluster.nodes]
+        if not any(models):
+            return None
+        for node, model in zip(cluster.nodes, models, strict=True):
+            if model is not None and model not in MIG_PROFILES:
+                raise ClusterError(
+                    f"node {node.name!r}: label {MIG_LABEL} is {model!r}, must be one of {', '.join(MIG_PROFILES)}"
+                )
+        return cls(np.array([model is not None for model in models])[cluster.gpu_node])
+
+    def copy(self) -> SliceMap:
+        other = SliceMap(self.partitioned)
+        other.taken = self.taken.copy()
+        return other
+
+    def has_room(self, milli: int) -> BoolArray:
+        """GPUs with a place for the instance that serves a share, (GPUs,); True where not partitioned."""
+        room: BoolArray = _choices(milli)[self.taken] > 0
+        return room | ~self.partitioned
+
+    def choose(self, gpu: int, milli: int) -> int:
+        """Slices for a share on a GPU with room for it: those that leave most instances possible; 0 if it is whole."""
+        return int(_choices(milli)[self.taken[gpu]]) if self.partitioned[gpu] else 0
+
+    def fault(self, gpu: int, milli: int, slices: int) -> str | None:
+        """What is wrong with giving a share these slices of a GPU, None if nothing is."""
+        if not self.partitioned[gpu]:
+            return "is not partitioned" if slices else None
+        if slices not in _placements(milli):
+            return f"has no instance of the profile for {milli}/1000 on memory slices {slices:08b}"
+        return "has some of these memory slices in use" if self.taken[gpu] & slices else None
+
+
+@cache
+def _placements(milli: int) -> tuple[int, ...]:
+    """Where the smallest profile that covers a share may be."""
+    profiles = MIG_PROFILES["A100-40GB"]
+    # A share written as 3/7 is rounded to 429/1000, a little more than the slices have.
+    covering = [entry for entry in profiles if entry.compute * 1000 / COMPUTE_SLICES > milli - 1]
+    return min(covering, key=lambda entry: (entry.compute, entry.memory)).placements
+
+
+@cache
+def _choices(milli: int) -> IntArray:
+    """For every set of taken slices the placement that leaves most instances possible, 0 if none is: (256,)."""
+    everything = [place for entry in MIG_PROFILES["A100-40GB"] for place in entry.placements]
+    choices = np.zeros(1 << MEMORY_SLICES, dtype=np.int64)
+    for taken in range(len(choices)):
+        free = [place for place in _placements(milli) if not place & taken]
+        choices[taken] = max(
+            free, key=lambda place: (sum(not other & (taken | place) for other in everything), place), default=0
+        )
+    choices.setflags(write=False)
+    return choices

@@ -166,12 +166,13 @@ def _patterns(capacity: int, sizes: IntArray) -> IntArray:
     candidates = [(Demand(int(size), 0.0, 0.0, False, None), capacity // int(size)) for size in usable]
     room = Room(capacity, np.inf, np.inf, False, False, frozenset())
     try:
-        found = np.array(list(fillings(room, candidates, MOST_PATTERNS)), dtype=np.int64).reshape(-1, len(usable))
+        listed = list(fillings(room, candidates, MOST_PATTERNS))
     except TooManyPatternsError:
         raise FormulationError(
             f"NodeCapacity: more than {MOST_PATTERNS} ways to fill a node of {capacity} GPUs with gangs of "
             f"{len(usable)} sizes: place in two stages on such nodes"
         ) from None
+    found = np.array(listed, dtype=np.int64).reshape(len(listed), len(usable))
     left = capacity - found @ usable
     maximal = found[left < usable.min(initial=capacity + 1)]
     return np.column_stack([maximal, np.zeros((len(maximal), len(sizes) - len(usable)), dtype=np.int64)])

@@ -107,7 +107,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(described=st.lists(jobs, min_size=3, max_size=16), steps=steps)
 def test_no_sequence_of_arrivals_departures_and_failures_breaks_the_promise(described: list[dict], steps: list) -> None:
     listed = [Job(job_id=f"j{i}", duration=1.0, **job) for i, job in enumerate(described)]

@@ -75,10 +75,9 @@ class GuaranteedCells(WholeQueue):
             for r, grant in assignment.grants.items()
             if r not in wants or wants[r] != Want(grant.num_gpus, (grant.gpu_type,))
         ]
-        first = self._guarantee(wants, stop, assignment, workspace, may_evict=False)
-        between = assignment.change(*first)
-        rest = passes.place_decision(row, gpu_type, num_gpus, between, workspace.over(between, self.strategy))
-        return _together(assignment, first, rest)
+        now = assignment.change(*self._guarantee(wants, stop, assignment, workspace, may_evict=False))
+        rest = passes.place_decision(row, gpu_type, num_gpus, now, workspace.over(now, self.strategy))
+        return _changes(assignment.grants, now.change(*rest).grants)
 
     def place_queue(
         self,
@@ -90,11 +89,17 @@ class GuaranteedCells(WholeQueue):
     ) -> Changes:
         """Serve each tenant's jobs in order within its cells, then the rest in order as a queue of its own."""
         wants = {row: Want(num_gpus[row], preference[row]) for row in order.tolist()}
-        first = self._guarantee(wants, (), assignment, workspace, may_evict=True)
-        between = assignment.change(*first)
-        others = np.array([row for row in wants if row not in self._grants], dtype=np.int64)
-        rest = passes.place_queue(others, num_gpus, preference, between, workspace.over(between, self.strategy))
-        return _together(assignment, first, rest)
+        now, may_evict = assignment, True
+        while True:
+            first = self._guarantee(wants, (), now, workspace, may_evict=may_evict)
+            if not may_evict and not first[1]:
+                return _changes(assignment.grants, now.grants)
+            now = now.change(*first)
+            others = np.array([row for row in wants if row not in self._grants], dtype=np.int64)
+            rest = passes.place_queue(others, num_gpus, preference, now, workspace.over(now, self.strategy))
+            now = now.change(*rest)
+            # There may by now be cells for a job that the queue stopped.
+            may_evict = False
 
     def _guarantee(
         self,
@@ -118,11 +123,7 @@ class GuaranteedCells(WholeQueue):
         turn = Turn(cells, going_on, workspace, self.strategy, wants, may_evict)
         turn.serve(pending)
         self._grants = turn.guaranteed
-        before, after = assignment.grants, turn.guaranteed | turn.opportunistic
-        return (
-            [row for row, grant in before.items() if after.get(row) != grant],
-            {row: grant for row, grant in after.items() if before.get(row) != grant},
-        )
+        return _changes(assignment.grants, turn.guaranteed | turn.opportunistic)
 
     def _prepare(self, workspace: Workspace) -> TenantCells:
         """The cells of this run; made anew, and checked, when a run begins."""
@@ -136,14 +137,11 @@ class GuaranteedCells(WholeQueue):
         return self._cells
 
 
-def _together(before: Assignment, first: Changes, second: Changes) -> Changes:
-    """Two changes, one after the other, as one; a job that ends where it was is left alone."""
-    start = {row: grant for row, grant in first[1].items() if row not in second[0]} | second[1]
-    stop = dict.fromkeys([*first[0], *(row for row in second[0] if row in before.grants)])
-    unmoved = {row for row in stop if row in start and start[row] == before.grants[row]}
+def _changes(before: Mapping[int, Grant], after: Mapping[int, Grant]) -> Changes:
+    """What stops and starts between two sets of grants; a job that ends where it was is left alone."""
     return (
-        [row for row in stop if row not in unmoved],
-        {row: grant for row, grant in start.items() if row not in unmoved},
+        [row for row, grant in before.items() if after.get(row) != grant],
+        {row: grant for row, grant in after.items() if before.get(row) != grant},
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ from bloxopt.placement.cells.tenants import Gang, TenantCells
 from bloxopt.placement.strategy import Found, Offer, Strategy
 from bloxopt.placement.workspace import Workspace
 from bloxopt.runtime.assignment import Assignment
-from bloxopt.runtime.resources import WHOLE_GPU, Grant
+from bloxopt.runtime.resources import WHOLE_GPU, Grant, Resources
 
 
 class Want(NamedTuple):
@@ -48,6 +49,11 @@ class Turn:
         self._found: dict[tuple[int, ...], Gang] = {}
         self.guaranteed = {row: grant for row, grant in assignment.grants.items() if row in cells.gangs}
         self.opportunistic = {row: grant for row, grant in assignment.grants.items() if row not in cells.gangs}
+        self._guests: defaultdict[int, set[int]] = defaultdict(set)
+        for row, grant in self.opportunistic.items():
+            for node in grant.nodes:
+                self._guests[node].add(row)
+        self._displaced: set[int] = set()
         self._tell_allocator(workspace)
         # What is free but for guaranteed gangs, and what idles.
         self._without_others = workspace.over(assignment.change(list(self.opportunistic), {}), self._in_cells)
@@ -61,8 +67,8 @@ class Turn:
                 if row in waiting:
                     waiting.discard(row)
                     waiting |= self._start(row)
-            # Whom the guaranteed gangs leave no room must stop; its own tenant may have cells for it.
-            waiting = self._stop_displaced()
+            # Their own tenants may have cells for those who made way.
+            waiting, self._displaced = self._displaced, set()
 
     def _start(self, row: int) -> set[int]:
         """Start a job in its tenant's cells if it fits; returns the gangs of the same tenant stopped for it."""
@@ -97,6 +103,8 @@ class Turn:
             return False
         self._idle.take(row, grant)
         self.opportunistic[row] = grant
+        for node in grant.nodes:
+            self._guests[node].add(row)
         return True
 
     def _start_by_eviction(self, row: int, kind: int, need: int) -> set[int]:
@@ -126,25 +134,26 @@ class Turn:
         self.cells.start(row, gang)
         self.guaranteed[row] = grant
         self._without_others.take(row, grant)
+        gpus = set(grant.gpus)
+        for guest in self._guests_of(grant):
+            if not gpus.isdisjoint(self.opportunistic[guest].gpus):
+                self._displace(guest)
         self._idle.take(row, grant)
+        for guest in self._guests_of(grant):
+            if any(_overbooked(self._idle.free, node) for node in grant.nodes):
+                self._displace(guest)
 
-    def _stop_displaced(self) -> set[int]:
-        """Stop the opportunistic jobs that cannot stay where they are beside the guaranteed gangs, last rank first."""
-        scratch = self._without_others
-        kept = []
-        displaced = set()
-        for row in sorted(self.opportunistic, key=self._rank.__getitem__):
-            grant = self.opportunistic[row]
-            if _fits(row, grant, scratch):
-                scratch.take(row, grant)
-                kept.append(row)
-            else:
-                displaced.add(row)
-        for row in kept:
-            scratch.give_back(row, self.opportunistic[row])
-        for row in displaced:
-            self._idle.give_back(row, self.opportunistic.pop(row))
-        return displaced
+    def _guests_of(self, grant: Grant) -> list[int]:
+        """Opportunistic jobs on the nodes of a gang, last rank first."""
+        guests = set().union(*(self._guests[node] for node in grant.nodes))
+        return sorted(guests, key=self._rank.__getitem__, reverse=True)
+
+    def _displace(self, row: int) -> None:
+        grant = self.opportunistic.pop(row)
+        for node in grant.nodes:
+            self._guests[node].discard(row)
+        self._idle.give_back(row, grant)
+        self._displaced.add(row)
 
     def _in_cells(self, offer: Offer, need: int) -> Found | None:
         """A strategy: GPUs in the tenant's cells, on nodes whose CPUs and memory a GPU the job does not exceed."""
@@ -194,16 +203,11 @@ def fits_by_size(cells: TenantCells, jobs: JobTable, row: int, want: Want, empti
     )
 
 
-def _fits(row: int, grant: Grant, scratch: Workspace) -> bool:
-    """Whether a running job can keep its GPUs, CPUs, memory and company."""
-    free, jobs, nodes = scratch.free, scratch.jobs, list(grant.nodes)
-    if (free.milli[list(grant.gpus)] < grant.milli).any():
-        return False
-    for stock, need in ((free.cpus, jobs.cpus_per_gpu[row]), (free.memory_gib, jobs.memory_gib_per_gpu[row])):
-        if stock is not None and (stock[nodes] + 1e-6 < need * np.array(grant.counts)).any():
-            return False
-    if scratch.rules is None:
-        return True
-    # A node that was drained since keeps its jobs: only their company is in question.
-    welcome = scratch.rules.open_nodes(Offer(free.gpus, row, grant.gpu_type, scratch)) | ~scratch.rules.allowed(row)
-    return bool(welcome[nodes].all())
+def _overbooked(free: Resources, node: int) -> bool:
+    """Whether jobs of a node lack CPUs or memory, or have company that they refuse; GPUs are not looked at."""
+    return bool(
+        (free.cpus is not None and free.cpus[node] < -1e-6)
+        or (free.memory_gib is not None and free.memory_gib[node] < -1e-6)
+        or (free.exclusive is not None and free.exclusive[node] > 0 and free.jobs[node] > 1)
+        or (free.group_jobs is not None and (free.group_jobs[:, node] > 1).any())
+    )

@@ -25,8 +25,8 @@ def place_decision(
     """Run exactly the listed jobs: those that keep their configuration keep their GPUs, the others stop first.
 
     The new ones are placed largest gang first, to limit fragmentation, ``promised`` ones (gangs,) before all
-    others; one that the strategy cannot place waits for the next round. A strategy for whole rounds decides
-    all of this itself.
+    others, and then those with the fewest nodes to choose from; one that the strategy cannot place waits for the
+    next round. A strategy for whole rounds decides all of this itself.
     """
     if isinstance(workspace.strategy, WholeRound):
         return workspace.strategy.place_round(Requests(row, gpu_type, num_gpus, promised), assignment, workspace)
@@ -40,7 +40,8 @@ def place_decision(
     fresh = [r for r in wanted if r not in grants or r in stopped]
     part = workspace.jobs.gpu_milli
     first = set() if promised is None else set(row[promised].tolist())
-    for r in sorted(fresh, key=lambda r: (r not in first, -wanted[r][1] * part[r])):
+    choice = dict.fromkeys(fresh, 0) if workspace.rules is None else {r: workspace.rules.choice(r) for r in fresh}
+    for r in sorted(fresh, key=lambda r: (r not in first, choice[r], -wanted[r][1] * part[r])):
         kind, need = wanted[r]
         grant = workspace.find(r, kind, need)
         if grant is not None:

@@ -50,6 +50,10 @@ class Rules:
             )
         return mask
 
+    def choice(self, row: int) -> int:
+        """How many nodes job ``row`` may start on, whoever is there; an exclusive job has the least choice."""
+        return 0 if self.needs(row).exclusive_node else int(np.count_nonzero(self.allowed(row)))
+
     def open_nodes(self, offer: Offer) -> BoolArray:
         """Nodes that the job of ``offer`` may start on now: allowed, and with no company that it or they refuse."""
         row, free = offer.row, offer.workspace.free

@@ -211,6 +211,14 @@ def test_exclusive_nodes_are_empty_and_stay_so() -> None:
     assert len(placed) > 20
 
 
+def test_a_job_with_little_choice_goes_before_one_that_fits_anywhere() -> None:
+    cluster = Cluster(RACKS.nodes[:2])
+    placed = run_one(cluster, job("anywhere", 4), job("picky", 2, node_selector={"node": "a0"}), placement="first_fit")
+    assert placed["picky"] == ["a0"]
+    placed = run_one(cluster, job("big", 4), job("alone", 1, exclusive_node=True))
+    assert len(placed) == 2
+
+
 def test_replicas_never_share_a_node() -> None:
     placed = run_one(RACKS, *(job(f"r{i}", 1, anti_affinity="web") for i in range(10)))
     assert len(placed) == 7, "one a node"

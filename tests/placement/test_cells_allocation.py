@@ -370,15 +370,14 @@ def test_allocation_takes_less_than_a_millisecond_on_ten_thousand_gpus() -> None
     for row in range(3000):
         if cells.gangs and draw.random() < 0.35:
             cells.stop(draw.choice(list(cells.gangs)))
-        begin = time.perf_counter()
+        begin = time.process_time()
         gang = cells.find(
             f"tenant-{draw.randrange(8)}", 0, draw.choice([1, 1, 2, 4, 8, 16]), hierarchy.cluster.node_gpus
         )
         if gang is not None:
             cells.start(row, gang)
-        times.append(time.perf_counter() - begin)
-    assert np.median(times) < 1e-3
-    assert np.percentile(times, 99) < 5e-3
+        times.append(time.process_time() - begin)
+    assert np.percentile(times, 99) < 1e-3
 
 
 def test_the_promise_of_racks_is_not_mistaken_for_that_of_their_gpus() -> None:

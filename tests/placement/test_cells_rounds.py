@@ -270,6 +270,24 @@ def test_every_job_of_a_simulation_finishes_with_every_selector(selector: str) -
     assert one.jobs.equals(two.jobs)
 
 
+def test_a_guarantee_of_one_gpu_type_is_found_when_the_preferred_type_has_none() -> None:
+    trace = bx.Trace.from_jobs(
+        [
+            *(Job(job_id=f"g{i}", tenant="guest", duration=9000.0) for i in range(16)),
+            Job(job_id="vision", tenant="vision", arrival=100.0, duration=50.0, num_gpus=4),
+            Job(job_id="language", tenant="language", arrival=100.0, duration=50.0, num_gpus=8),
+        ]
+    )
+    cells = {"vision": {"node:V100": 1}, "language": {"node:K80": 2}}
+    result = bx.simulate(
+        trace, "2x4xV100+2x4xK80", "fifo", placement=GuaranteedCells(cells), selector="ranking", round_seconds=10
+    )
+    where = result.placements.groupby("job_id")["gpu_type"].unique()
+    assert list(where["vision"]) == ["V100"]
+    assert list(where["language"]) == ["K80"]
+    assert (result.jobs.set_index("job_id").loc[["vision", "language"], "start"] <= 110).all()
+
+
 def test_a_tenant_without_jobs_is_named_before_anything_runs() -> None:
     trace = bx.Trace.from_jobs([Job(job_id="a", tenant="vision", duration=10.0)])
     with pytest.raises(ClusterError, match=r"'visoin': no job has this tenant; did you mean 'vision'\?"):

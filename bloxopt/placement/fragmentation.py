@@ -95,7 +95,8 @@ class TargetWorkload:
         ``milli`` (…) thousandths free.
         """
         free = milli[..., None]
-        return np.where(free >= self.least, free, 0.0)
+        usable: FloatArray = free * (free >= self.least)
+        return usable
 
     def class_weights(self, cpus: FloatArray, memory_gib: FloatArray, gpu_type: IntArray) -> FloatArray:
         """Weight of the kinds of each class for which a node's CPUs, memory and GPU type do, (nodes, classes)."""

@@ -77,18 +77,13 @@ class _NodeStates:
     def __init__(self, workspace: Workspace, workload: TargetWorkload) -> None:
         cluster = workspace.cluster
         self._cluster = cluster
-        self._first = cluster.gpu_offset
         self._jobs = workspace.jobs
         self._workload = workload
         nodes = len(cluster.nodes)
-        local = np.arange(int(cluster.node_gpus.max()))
-        # A slot past the last GPU stands for those that a node lacks.
-        self._slots: IntArray = np.where(
-            local < cluster.node_gpus[:, None], cluster.gpu_offset[:-1, None] + local, cluster.num_gpus
-        )
-        # One more for the GPUs that nodes lack.
-        self._milli: FloatArray = np.full(cluster.num_gpus + 1, -1.0)
-        self._milli[-1] = 0.0
+        self._first: list[int] = cluster.gpu_offset.tolist()
+        self._widest = int(cluster.node_gpus.max())
+        self._kind: list[int] = cluster.node_gpu_type.tolist()
+        self._milli: IntArray = np.full(cluster.num_gpus, -1, dtype=np.int64)
         self._cpus: FloatArray = np.full(nodes, np.inf)
         self._memory_gib: FloatArray = np.full(nodes, np.inf)
         self._free: Resources | None = None
@@ -97,8 +92,8 @@ class _NodeStates:
         self._forget()
 
     def _forget(self) -> None:
-        self._number: dict[bytes, int] = {}
-        self._rows: FloatArray = np.zeros((64, self._slots.shape[1] + 3))
+        self._number: dict[tuple[float, ...], int] = {}
+        self._rows: FloatArray = np.zeros((64, self._widest + 3))
         self._known: dict[Task, tuple[FloatArray, FloatArray]] = {}
 
     def belongs_to(self, workspace: Workspace) -> bool:
@@ -107,57 +102,47 @@ class _NodeStates:
     def look_at(self, free: Resources) -> None:
         """Find the state of every node that changed since the last look."""
         nodes = self._changed(free)
-        if not len(nodes):
-            return
         if len(self._number) > _MOST_STATES:
             self._forget()
-            nodes = np.arange(len(self.state))
-        rows = self._describe(nodes)
-        for node, row in zip(nodes.tolist(), rows, strict=True):
-            key = row.tobytes()
+            nodes = list(range(len(self.state)))
+        for node in nodes:
+            key = self._describe(node)
             number = self._number.get(key)
             if number is None:
                 number = self._number[key] = len(self._number)
                 if number == len(self._rows):
                     self._rows = np.concatenate([self._rows, np.zeros_like(self._rows)])
-                self._rows[number] = row
+                self._rows[number, -len(key) :] = key
             self.state[node] = number
 
-    def _changed(self, free: Resources) -> IntArray:
+    def _describe(self, node: int) -> tuple[float, ...]:
+        """The state of a node: GPUs in rising order, CPUs, memory, GPU type."""
+        gpus = sorted(self._milli[self._first[node] : self._first[node + 1]].tolist())
+        # Booked and given back, CPUs may come back with rounding errors, which would make new states.
+        return (*gpus, round(self._cpus[node].item(), 6), round(self._memory_gib[node].item(), 6), self._kind[node])
+
+    def _changed(self, free: Resources) -> list[int]:
         """Nodes on which something changed since the last look, after noting what is free there now."""
         if free is self._free:
-            nodes = np.array(list(dict.fromkeys(free.touched[self._seen :])), dtype=np.int64)
-            for node in nodes.tolist():
-                gpus = slice(int(self._first[node]), int(self._first[node + 1]))
+            nodes = list(dict.fromkeys(free.touched[self._seen :]))
+            for node in nodes:
+                gpus = slice(self._first[node], self._first[node + 1])
                 self._milli[gpus] = free.milli[gpus]
                 if free.cpus is not None and free.memory_gib is not None:
                     self._cpus[node] = free.cpus[node]
                     self._memory_gib[node] = free.memory_gib[node]
         else:
-            moved = (free.milli != self._milli[:-1]).nonzero()[0]
+            moved = (free.milli != self._milli).nonzero()[0]
             self._milli[moved] = free.milli[moved]
-            nodes = free.node_of[moved]
+            changed = [free.node_of[moved]]
             for known, now in ((self._cpus, free.cpus), (self._memory_gib, free.memory_gib)):
                 if now is not None:
                     moved = (now != known).nonzero()[0]
                     known[moved] = now[moved]
-                    nodes = np.concatenate([nodes, moved])
-            nodes = np.unique(nodes)
+                    changed.append(moved)
+            nodes = np.unique(np.concatenate(changed)).tolist()
         self._free, self._seen = free, len(free.touched)
         return nodes
-
-    def _describe(self, nodes: IntArray) -> FloatArray:
-        """The state of nodes, one row each: GPUs, CPUs, memory, GPU type."""
-        rows = np.empty((len(nodes), self._slots.shape[1] + 3))
-        rows[:, :-3] = self._milli[self._slots[nodes]]
-        rows[:, :-3].sort(axis=1)
-        rows[:, -3] = self._cpus[nodes]
-        rows[:, -2] = self._memory_gib[nodes]
-        rows[:, -1] = self._cluster.node_gpu_type[nodes]
-        # Booked and given back, CPUs may come back with rounding errors (or as -0), which would make new states.
-        rows.round(6, out=rows)
-        rows += 0.0
-        return rows
 
     def growth(self, task: Task) -> tuple[FloatArray, FloatArray]:
         """By how many thousandths fragmentation grows if a node takes a task, (nodes,); meaningless where it cannot.

@@ -9,7 +9,7 @@ Equal nodes form a class and equal gangs a group, so that nothing in the program
 A pattern says which resident gangs a node keeps and which pieces it takes; a split is a multiset of pieces that
 adds up to a gang. This is the cutting-stock model of Gilmore and Gomory (1961), whose linear relaxation is far
 tighter than that of one variable per job and node. Gangs with too many splits get integer piece counts of
-their own instead.
+their own instead (slots), if possible only for splits over several racks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from bloxopt.placement.exact_instance import Gang, Instance, Where
 from bloxopt.placement.exact_patterns import Counts, Demand, Piece, Room, TooManyPatternsError, fillings, splits
 from bloxopt.solvers.base import Solver, SolverOptions, SolverResult, Termination
 
-MOST_SPLITS = 128
+MOST_SPLITS = 250
 """Splits up to which a group of gangs gets one variable per split."""
 MOST_PATTERNS = 60_000
 """Patterns of all classes together; a larger program is not attempted."""
@@ -247,10 +247,15 @@ class PlacementProgram:
                 entries: dict[Hashable, float] = {here: 1.0, ("running", number): 1.0}
                 entries.update((row, -float(n)) for row, n in keeps.items())
                 self._kept[member] = self._column(cost, 1.0, entries)
+        zones = len({piece.zone for piece in group.pieces})
         found = splits(gang.size, group.pieces, gang.max_nodes, gang.one_rack, MOST_SPLITS)
         if found is None:
-            group.slots = [self._add_slot(here, number, group, slot) for slot in range(count)]
-            return
+            # Those within a rack may still be few enough; then only gangs over several racks need slots.
+            inside = splits(gang.size, group.pieces, gang.max_nodes, True, zones * MOST_SPLITS) if zones > 1 else None
+            if inside is None or not gang.one_rack:
+                least = 1 if inside is None else 2
+                group.slots = [self._add_slot(here, number, group, slot, least) for slot in range(count)]
+            found = inside or []
         for split in found:
             cost = self.instance.span_cost(gang, len(split), self._racks(split))
             used: dict[Hashable, float] = {("piece", piece): -float(k) for piece, k in Counter(split).items()}
@@ -259,7 +264,7 @@ class PlacementProgram:
     def _racks(self, pieces: Sequence[Piece]) -> int:
         return len({piece.zone for piece in pieces})
 
-    def _add_slot(self, here: Hashable, number: int, group: _Group, slot: int) -> _Slot:
+    def _add_slot(self, here: Hashable, number: int, group: _Group, slot: int, least_zones: int) -> _Slot:
         gang = group.gang
         weights = self.instance.weights
         size: Hashable = ("size", number, slot)
@@ -270,6 +275,9 @@ class PlacementProgram:
         if gang.one_rack:
             self._row(("racks", number, slot), -np.inf, 0.0)
             entries["racks", number, slot] = -1.0
+        if least_zones > 1:
+            self._row(("least", number, slot), 0.0, np.inf)
+            entries["least", number, slot] = -float(least_zones)
         # Slots are filled in order, so that no two of them can be swapped.
         for follows, sign in ((slot, 1.0), (slot + 1, -1.0)):
             if 0 < follows < len(group.members):
@@ -282,6 +290,8 @@ class PlacementProgram:
             entries = {("zone", number, slot, zone): -float(gang.size)}
             if gang.one_rack:
                 entries["racks", number, slot] = 1.0
+            if least_zones > 1:
+                entries["least", number, slot] = 1.0
             zones[zone] = self._column(gang.rack_weight, 1.0, entries)
         counts = {}
         for piece in group.pieces:
@@ -381,15 +391,16 @@ class PlacementProgram:
                 pieces = [Piece(int(self._zone[node]), gang.profile, gpus) for node, gpus in where.items()]
                 for node, piece in zip(where, pieces, strict=True):
                     made[node][piece] += 1
-                if group.slots:
-                    slot = group.slots[slots[self._group_of[number]]]
-                    slots[self._group_of[number]] += 1
-                    x[slot.placed] = 1
-                    for piece in pieces:
-                        x[slot.counts[piece]] += 1
-                        x[slot.zones[piece.zone]] = 1
-                else:
-                    x[group.splits[tuple(sorted(pieces))]] += 1
+                split = group.splits.get(tuple(sorted(pieces)))
+                if split is not None:
+                    x[split] += 1
+                    continue
+                slot = group.slots[slots[self._group_of[number]]]
+                slots[self._group_of[number]] += 1
+                x[slot.placed] = 1
+                for piece in pieces:
+                    x[slot.counts[piece]] += 1
+                    x[slot.zones[piece.zone]] = 1
         for members in self._classes:
             for node in members.nodes:
                 counts = tuple(kept[node][who] for who, _ in members.residents)

@@ -116,6 +116,9 @@ def audit(placements: pd.DataFrame, trace: bx.Trace, cluster: Cluster) -> None:
         ("las", "blox", "spread"),
         ("max_min_fairness", "default", "consolidated"),
         ("max_min_fairness", "default", "rack_aware"),
+        ("fifo", "default", "bandwidth_aware"),
+        ("las", "default", "fragmentation_gradient"),
+        ("fifo", "default", "exact"),
     ],
 )
 @settings(max_examples=25, deadline=None)

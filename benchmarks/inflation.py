@@ -109,19 +109,19 @@ def draw(
 ) -> None:
     """Unallocated GPUs against GPUs asked for, mean over seeds; a dot marks the mean first failure."""
     with figure(8.0, 4.8) as (drawing, axes):
-        shown = grid >= 0.8
+        shown = grid >= 0.86
         for index, (name, lines) in enumerate(curves.items()):
             style = line_style(index)
             mean = np.mean(lines, axis=0)
             axes.plot(100 * grid[shown], 100 * mean[shown], label=name, **style)
             failure = np.mean(first[name]) / total
             axes.plot([100 * np.interp(failure, mean, grid)], [100 * failure], "o", color=style["color"], markersize=5)
-        axes.plot([80, 100], [80, 100], color="#999999", linewidth=0.8, linestyle=":", label="everything that came")
+        axes.plot([86, 97], [86, 97], color="#999999", linewidth=0.8, linestyle=":", label="everything that came")
         axes.set_xlabel("GPUs asked for by the tasks that have come (% of all GPUs)")
         axes.set_ylabel("GPUs allocated (% of all GPUs)")
         axes.set_title("Inflation of a production-like workload on 6,212 GPUs (dots: first failure)")
-        axes.set_xlim(80, 100 * MOST_DEMAND)
-        axes.set_ylim(80, 100)
+        axes.set_xlim(86, 110)
+        axes.set_ylim(86, 97)
         axes.legend(loc="lower right")
         save_figure(drawing, path)
 

@@ -250,6 +250,16 @@ class JobTable:
         return parts
 
     @cached_property
+    def host_size(self) -> list[float]:
+        """CPUs and memory that a job takes for each of its GPUs, each as a part of the most that any job takes."""
+        size = np.zeros(len(self))
+        for need in (self.cpus_per_gpu, self.memory_gib_per_gpu):
+            if need.any():
+                size += need / need.max()
+        sizes: list[float] = size.tolist()
+        return sizes
+
+    @cached_property
     def has_shares(self) -> bool:
         """Whether some job asks for part of a GPU only."""
         return bool((self.gpu_share < 1.0).any())

@@ -24,9 +24,9 @@ def place_decision(
 ) -> Changes:
     """Run exactly the listed jobs: those that keep their configuration keep their GPUs, the others stop first.
 
-    The new ones are placed largest gang first, to limit fragmentation, ``promised`` ones (gangs,) before all
-    others, and then those with the fewest nodes to choose from; one that the strategy cannot place waits for the
-    next round. A strategy for whole rounds decides all of this itself.
+    The new ones are placed largest gang first (of equal ones that with the most CPUs and memory), to limit
+    fragmentation, ``promised`` ones (gangs,) before all others, and then those with the fewest nodes to choose from;
+    one that the strategy cannot place waits for the next round. A strategy for whole rounds decides all of this itself.
     """
     if isinstance(workspace.strategy, WholeRound):
         return workspace.strategy.place_round(Requests(row, gpu_type, num_gpus, promised), assignment, workspace)
@@ -38,10 +38,10 @@ def place_decision(
     stopped = set(stop)
     start: dict[int, Grant] = {}
     fresh = [r for r in wanted if r not in grants or r in stopped]
-    part = workspace.jobs.gpu_milli
+    part, host = workspace.jobs.gpu_milli, workspace.jobs.host_size
     first = set() if promised is None else set(row[promised].tolist())
     choice = dict.fromkeys(fresh, 0) if workspace.rules is None else {r: workspace.rules.choice(r) for r in fresh}
-    for r in sorted(fresh, key=lambda r: (r not in first, choice[r], -wanted[r][1] * part[r])):
+    for r in sorted(fresh, key=lambda r: (r not in first, choice[r], -wanted[r][1] * part[r], -host[r])):
         kind, need = wanted[r]
         grant = workspace.find(r, kind, need)
         if grant is not None:

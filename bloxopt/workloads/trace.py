@@ -111,7 +111,7 @@ class Trace:
         those on ``gpu_type``.
         """
         span = float(self.jobs.arrival[-1] - self.jobs.arrival[0])
-        work = float(self.durations(gpu_type) @ self.jobs.num_gpus)
+        work = float(self.durations(gpu_type) @ self.jobs.gpu_demand)
         return work / span if span > 0 else float("inf")
 
     def to_pandas(self) -> pd.DataFrame:

@@ -141,7 +141,7 @@ def simulate() -> None:
     print("\nWhole traces, max-min fairness\n")
     for name, trace, cluster in (
         ("gavel-96", bx.load_trace("gavel-96"), "1x4xV100+2x2xV100+2x4xP100+4x2xP100+3x4xK80+6x2xK80"),
-        ("philly, gangs", gangs(philly)(0, 200).scale_load(5.0), "6x8xP100+41x2xP100"),
+        ("philly, gangs", gangs(philly)(0, 150).where(max_duration=36_000).scale_load(20.0), "6x8xP100+41x2xP100"),
     ):
         for label, policy in policies.items():
             for placement in ("consolidated", "exact"):

@@ -60,7 +60,7 @@ class Scheduler:
     solver: str | None = None
     solver_options: SolverOptions | None = None
     solve_interval: float = 0.0
-    placement_retries: int = 0
+    placement_retries: int = 3
 
     def __post_init__(self) -> None:
         self._plan: Plan | None = None
@@ -100,6 +100,9 @@ class Scheduler:
         assignment, started, stopped, retries = state.assignment, 0, 0, 0
         if len(active):
             assignment, started, stopped, retries = self._select_and_place(state, space)
+            limits = self.policy.round_limits(space)
+            if limits is not None:
+                limits.check((row, grant.gpu_type, grant.num_gpus) for row, grant in assignment.grants.items())
         self.backend.apply(assignment)
         used = assignment.free.gpus_used
         record = Round(
@@ -130,16 +133,16 @@ class Scheduler:
             selection = self.selector.select(self.policy, space, self._plan)
             stop, start = selection.place(before, workspace)
             after = before.change(stop, start)
-            if not self.placement_retries:
+            unmet = selection.unmet(after, catalog) if self.placement_retries else ()
+            if not len(unmet) and not tries:
                 return after, len(start), len(stop), 0
             value = _delivered(after, catalog)
             if value > most + 1e-9:
                 best, most = (after, len(start), len(stop)), value
-            unmet = selection.unmet(after, catalog)
             if not len(unmet) or tries == self.placement_retries:
                 assert best is not None
                 return *best, tries
-            space = space.without(unmet)
+            space = space.without(np.asarray(unmet))
             tries += 1
 
     def _admit(self, state: ClusterState) -> int:

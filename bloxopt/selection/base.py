@@ -18,6 +18,7 @@ from bloxopt.runtime.assignment import Assignment
 if TYPE_CHECKING:
     from bloxopt.formulations.allocation import Allocation
     from bloxopt.formulations.policy import Policy
+    from bloxopt.formulations.round_limits import RoundLimits
 
 
 class Selection(Protocol):
@@ -46,6 +47,8 @@ class Decision:
         return place_decision(self.row, self.gpu_type, self.num_gpus, assignment, workspace, self.promised)
 
     def unmet(self, assignment: Assignment, catalog: ConfigurationCatalog) -> IntArray:
+        if self.promised is None and len(assignment) == len(self.row):
+            return np.zeros(0, dtype=np.int64)
         nodes = np.array([len(assignment[row].nodes) if row in assignment else 0 for row in self.row.tolist()])
         missed = nodes == 0
         if self.promised is not None:
@@ -155,6 +158,20 @@ def greedy_fill(demand: IntArray | FloatArray, capacity: float) -> tuple[list[in
             capacity -= total[fits - 1].item()
         candidates = candidates[fits:]
         candidates = candidates[demand[candidates] <= capacity]
+    return taken, capacity
+
+
+def fill_within(
+    keys: Sequence[tuple[int, int, int]], demand: IntArray | FloatArray, capacity: float, limits: RoundLimits
+) -> tuple[list[int], float]:
+    """Like :func:`greedy_fill`, of columns given as (row, GPU type, GPUs) that also have to keep ``limits``."""
+    taken: list[int] = []
+    for position, (key, size) in enumerate(zip(keys, demand.tolist(), strict=True)):
+        if size <= capacity + 1e-9 and limits.admit(*key):
+            taken.append(position)
+            capacity -= size
+            if capacity <= 0:
+                break
     return taken, capacity
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import FloatArray, IntArray
-from bloxopt.selection.base import Decision, Plan, first_of_each, greedy_fill
+from bloxopt.selection.base import Decision, Plan, fill_within, first_of_each, greedy_fill
 
 if TYPE_CHECKING:
     from bloxopt.formulations.policy import Policy
+    from bloxopt.formulations.round_limits import RoundLimits
 
 
 _NEGLIGIBLE = 1e-6
@@ -39,16 +41,17 @@ class ExactSelection:
     def select(self, policy: Policy, space: AllocationSpace, plan: Plan | None) -> Decision:
         assert plan is not None
         owed = _owed(space, plan)
-        chosen = self._repay(space, owed)
+        limits = policy.round_limits(space)
+        chosen = self._repay(space, owed, limits)
         if policy.work_conserving:
-            chosen = np.concatenate([chosen, _fill_idle(space, chosen)])
+            chosen = np.concatenate([chosen, _fill_idle(space, chosen, limits)])
         row, kind, gpus = space.index[space.job[chosen]], space.gpu_type[chosen], space.num_gpus[chosen]
         if plan.promised is None:
             return Decision(row, kind, gpus)
         at = plan.position(row, kind, gpus)
         return Decision(row, kind, gpus, (at >= 0) & plan.promised[at])
 
-    def _repay(self, space: AllocationSpace, owed: FloatArray) -> IntArray:
+    def _repay(self, space: AllocationSpace, owed: FloatArray, limits: RoundLimits | None) -> IntArray:
         """Columns of the best set of jobs."""
         from bloxopt.formulations import Capacity, ColumnValue, MaxSum, OneConfiguration
         from bloxopt.formulations.policy import Policy as ProgramPolicy
@@ -56,7 +59,7 @@ class ExactSelection:
 
         program = ProgramPolicy(
             objective=MaxSum(ColumnValue(owed * space.gpu_demand)),
-            constraints=[Capacity(), OneConfiguration()],
+            constraints=[Capacity(), OneConfiguration(), *([] if limits is None else [limits.block()])],
             solver=self.solver,
             options=SolverOptions(mip_gap=self.mip_gap, time_limit=self.time_limit),
             name="exact selection",
@@ -73,8 +76,12 @@ def _owed(space: AllocationSpace, plan: Plan) -> FloatArray:
     return np.where(known & (owed[position] > _NEGLIGIBLE), owed[position], 0.0)
 
 
-def _fill_idle(space: AllocationSpace, chosen: IntArray) -> IntArray:
+def _fill_idle(space: AllocationSpace, chosen: IntArray, limits: RoundLimits | None) -> IntArray:
     """Columns of jobs not chosen that fit into what the chosen ones leave, type by type."""
+    row = space.index[space.job]
+    if limits is not None:
+        for column in chosen.tolist():
+            limits.admit(int(row[column]), int(space.gpu_type[column]), int(space.num_gpus[column]))
     waiting = np.ones(space.num_jobs, dtype=bool)
     waiting[space.job[chosen]] = False
     filled: list[int] = []
@@ -82,7 +89,12 @@ def _fill_idle(space: AllocationSpace, chosen: IntArray) -> IntArray:
         mine = chosen[space.gpu_type[chosen] == kind]
         columns = ((space.gpu_type == kind) & waiting[space.job]).nonzero()[0]
         columns = columns[first_of_each(space.job[columns])]
-        taken, _ = greedy_fill(space.gpu_demand[columns], capacity - space.gpu_demand[mine].sum().item())
+        left = capacity - space.gpu_demand[mine].sum().item()
+        if limits is None:
+            taken, _ = greedy_fill(space.gpu_demand[columns], left)
+        else:
+            keys = list(zip(row[columns].tolist(), repeat(kind), space.num_gpus[columns].tolist()))
+            taken, _ = fill_within(keys, space.gpu_demand[columns], left, limits)
         filled.extend(columns[taken].tolist())
         waiting[space.job[columns[taken]]] = False
     return np.array(filled, dtype=np.int64)

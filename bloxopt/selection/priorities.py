@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import BoolArray, FloatArray
-from bloxopt.selection.base import Decision, Plan, first_of_each, greedy_fill
+from bloxopt.selection.base import Decision, Plan, fill_within, first_of_each, greedy_fill
 
 if TYPE_CHECKING:
     from bloxopt.formulations.policy import Policy
@@ -70,6 +71,7 @@ class Priorities:
 
         left = space.capacity.tolist()
         chosen: list[int] = []
+        limits = policy.round_limits(space)
 
         def fill(kind: int, eligible: BoolArray) -> None:
             if left[kind] <= 0:
@@ -78,7 +80,11 @@ class Priorities:
             columns = columns[waiting[plan.row[columns]]]
             # An elastic job has several columns on a type: only its most urgent one competes.
             columns = columns[first_of_each(plan.row[columns])]
-            taken, left[kind] = greedy_fill(plan.gpu_demand[columns], left[kind])
+            if limits is None:
+                taken, left[kind] = greedy_fill(plan.gpu_demand[columns], left[kind])
+            else:
+                keys = list(zip(plan.row[columns].tolist(), repeat(kind), plan.num_gpus[columns].tolist()))
+                taken, left[kind] = fill_within(keys, plan.gpu_demand[columns], left[kind], limits)
             chosen.extend(columns[taken].tolist())
             waiting[plan.row[columns[taken]]] = False
 

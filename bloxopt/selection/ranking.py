@@ -47,7 +47,16 @@ class Ranking:
             self._preference = preferred_types(space.catalog.requested_rate)
         if self.starvation_seconds is not None:
             order = order[np.argsort(~self._starved(space, self.starvation_seconds)[order], kind="stable")]
-        return Queue(space.index[order], self._num_gpus, self._preference)
+        queue = space.index[order]
+        limits = policy.round_limits(space)
+        if limits is not None:
+            # Who comes first takes its part of every limit; who then has none left sits this round out.
+            keep = [
+                any(limits.admit(row, kind, self._num_gpus[row]) for kind in self._preference[row])
+                for row in queue.tolist()
+            ]
+            queue = queue[keep]
+        return Queue(queue, self._num_gpus, self._preference)
 
     def _starved(self, space: AllocationSpace, limit: float) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """Active jobs that have been promoted, (num_jobs,)."""
@@ -55,7 +64,9 @@ class Ranking:
             self._last_ran = np.full(len(space.catalog.table), np.nan)
             self._promoted = np.zeros(len(space.catalog.table), dtype=bool)
         index = space.index
-        last = np.where(space.running | np.isnan(self._last_ran[index]), space.now, self._last_ran[index])
+        last = self._last_ran[index]
+        # A job evicted in a round counts as unscheduled from the next one on: what runs now counts to its end.
+        last = np.where(np.isnan(last), space.now, np.where(space.running, space.now + space.round_seconds, last))
         self._last_ran[index] = last
         self._promoted[index] |= space.now - last >= limit
         return self._promoted[index]

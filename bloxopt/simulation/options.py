@@ -46,7 +46,7 @@ class SimulationOptions:
     placement: str = "consolidated"
     restart_cost: float | None = None
     placement_slowdown: bool = False
-    placement_retries: int = 0
+    placement_retries: int = 3
     solver: str = "auto"
 
     def __post_init__(self) -> None:
@@ -100,6 +100,7 @@ GAVEL = SimulationOptions(
     solve_interval=1920.0,
     selector_options={"type_order": ["v100", "p100", "k80"], "fill_each_type": True, "shuffle_seed": 5},
     placement="first_fit",
+    placement_retries=0,
     restart_cost=0.0,
     solver="cvxpy:clarabel",
 )
@@ -111,6 +112,7 @@ BLOX = SimulationOptions(
     selector="ranking",
     selector_options={"starvation_seconds": 3_600_000.0},
     placement="blox_scattered",
+    placement_retries=0,
     restart_cost=0.0,
 )
 """Blox' simulator (EuroSys 2024): 300 s rounds, finishes at round ends, eviction from the end of the ranking."""

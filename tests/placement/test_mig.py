@@ -109,7 +109,7 @@ def test_a_share_between_profiles_gets_the_next_larger_instance() -> None:
     assert workspace_of(cluster(1), jobs_of(3 / 7)).find(0, 0, 1).slices == grant.slices  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("name", ["first_fit", "best_fit", "bandwidth_aware", "fragmentation_gradient"])
+@pytest.mark.parametrize("name", ["first_fit", "best_fit", "bandwidth_aware", "fragmentation_gradient", "exact"])
 def test_partitioned_and_whole_gpus_side_by_side(name: str) -> None:
     shares = [mig_share("3g.20gb")] * 2 + [0.25, 1.0, 0.142, 0.6]
     trace = bx.Trace.from_jobs(

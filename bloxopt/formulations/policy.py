@@ -14,6 +14,7 @@ from bloxopt.formulations.constraints import Capacity, Constraint, TimeShare
 from bloxopt.formulations.constraints.base import name_blocks
 from bloxopt.formulations.objectives import Objective, check_objective
 from bloxopt.formulations.repair import repaired
+from bloxopt.formulations.round_limits import RoundLimits
 from bloxopt.formulations.session import Outcome, Session
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import IntArray
@@ -70,6 +71,10 @@ class Policy:
     def work_conserving(self) -> bool:
         """True if GPUs that no job has a claim to may go to any; False if jobs must not overtake."""
         return self.objective.work_conserving
+
+    def round_limits(self, space: AllocationSpace) -> RoundLimits | None:
+        """The upper limits of its blocks that hold in every round, None if it has none."""
+        return RoundLimits.of(self.blocks, space)
 
     def rank(self, space: AllocationSpace) -> IntArray | None:
         """Active jobs in the order of a Priority objective, without building a program; None for others."""

@@ -48,6 +48,13 @@ class Constraint:
         """The block as bounds on expressions."""
         raise NotImplementedError(f"{type(self).__name__} does not say what it limits: override limits(space)")
 
+    def round_limits(self, space: AllocationSpace) -> Iterable[Limit]:
+        """Those of its upper limits that hold in every round, not only on average; per-job rows are passed over.
+
+        By default all upper limits of a block that overrides :meth:`limits`.
+        """
+        return () if type(self).limits is Constraint.limits else self.limits(space)
+
     def build(self, space: AllocationSpace, program: Program) -> None:
         """Add the block's rows to the program."""
         for limit in self.limits(space):

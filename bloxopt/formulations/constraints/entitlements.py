@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -12,6 +12,7 @@ from bloxopt.errors import FormulationError, InfeasibleError
 from bloxopt.formulations.affine import Affine
 from bloxopt.formulations.constraints.base import (
     Constraint,
+    Limit,
     checked_amount,
     checked_amounts,
     describe,
@@ -28,7 +29,7 @@ from bloxopt.jobs import BoolArray, FloatArray, IntArray
 
 @dataclass(frozen=True)
 class TenantQuota(Constraint):
-    """Tenants use at most so many GPUs, of any type, on average: ``Σ_{i of tenant} s_i x_ij ≤ quota``."""
+    """Tenants use at most so many GPUs, of any type, in every round: ``Σ_{i of tenant} s_i x_ij ≤ quota``."""
 
     quota: Mapping[str, float]
     name: str | None = field(default=None, kw_only=True)
@@ -40,6 +41,10 @@ class TenantQuota(Constraint):
         tenant_codes(describe(self), self.quota, space)
         rows = _group_rows(describe(self), self.quota, space)
         program.add_rows(rows, upper=np.array(list(self.quota.values()), np.float64), labels=tuple(self.quota))
+
+    def round_limits(self, space: AllocationSpace) -> Iterable[Limit]:
+        rows = _group_rows(describe(self), self.quota, space)
+        return [Limit(lambda _: rows, upper=np.array(list(self.quota.values()), np.float64))]
 
     def violations(self, space: AllocationSpace, x: FloatArray) -> FloatArray:
         used = _tenant_gpus(space, x)
@@ -132,7 +137,7 @@ class MinimumShare(Constraint):
 
 @dataclass(frozen=True)
 class Budget(Constraint):
-    """GPUs in use cost at most ``amount`` per hour, at ``price`` per GPU-hour by GPU type."""
+    """GPUs in use cost at most ``amount`` per hour in every round, at ``price`` per GPU-hour by GPU type."""
 
     amount: float
     price: Mapping[str, float]
@@ -145,6 +150,10 @@ class Budget(Constraint):
     def build(self, space: AllocationSpace, program: Program) -> None:
         rows = per_job(space, hourly_cost(self.price, space, describe(self))).total()
         program.add_rows(rows, upper=float(self.amount), labels=("per hour",))
+
+    def round_limits(self, space: AllocationSpace) -> Iterable[Limit]:
+        rows = per_job(space, hourly_cost(self.price, space, describe(self))).total()
+        return [Limit(lambda _: replace(rows, labels=lambda: ["per hour"]), upper=float(self.amount))]
 
     def violations(self, space: AllocationSpace, x: FloatArray) -> FloatArray:
         spent = float(hourly_cost(self.price, space, describe(self)) @ x)

@@ -17,7 +17,7 @@ from bloxopt.placement.workspace import Workspace
 from bloxopt.runtime.assignment import Assignment
 from bloxopt.runtime.backend import Backend, ClusterState, Ran
 from bloxopt.selection.base import Plan, RoundSelector
-from bloxopt.solvers.base import SolverOptions
+from bloxopt.solvers.base import Solver, SolverOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Scheduler:
     selector: RoundSelector
     placement: Strategy
     admission: Admission = field(default_factory=AcceptAll)
-    solver: str | None = None
+    solver: str | Solver | None = None
     solver_options: SolverOptions | None = None
     solve_interval: float = 0.0
     placement_retries: int = 3

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bloxopt.arguments import check_options
+from bloxopt.errors import ConfigError, guarded
 from bloxopt.registry import Registry
 from bloxopt.selection.base import Decision, Plan, Queue, RoundSelector, Selection
 
@@ -15,9 +17,16 @@ SELECTORS = Registry(
 )
 
 
-def get_selector(name: str, **options: object) -> RoundSelector:
-    """A new selector of the registered kind with the given options."""
-    selector: RoundSelector = SELECTORS.get(name)(**options)
+def get_selector(name: str, /, **options: object) -> RoundSelector:
+    """A new selector of the registered kind with the given options.
+
+    Raises :class:`~bloxopt.errors.UnknownNameError` for another kind and :class:`~bloxopt.errors.ConfigError` for
+    options that it does not take.
+    """
+    kind = SELECTORS.get(name)
+    check_options(kind, options, f"selector_options: selector {name!r}", ConfigError)
+    with guarded(f"selector {name!r}", ConfigError):
+        selector: RoundSelector = kind(**options)
     return selector
 
 

@@ -43,6 +43,7 @@ class SimulatedBackend:
         )
         self._share: FloatArray | None = table.gpu_share if table.has_shares else None
         self._since: dict[int, float] = {}
+        self.rounds_without_progress = 0
         self._rows: IntArray = np.zeros(0, dtype=np.int64)
         self._process_node_events(self.now)
 
@@ -104,6 +105,7 @@ class SimulatedBackend:
     def wait(self) -> Ran:
         """Let a round pass: progress, completions, then the node changes that fell into it."""
         rows = self._rows
+        self.rounds_without_progress = self.rounds_without_progress + 1 if len(self.ledger.active) else 0
         if not len(rows):
             self._skip_idle_time()
             return Ran(rows, rows, rows, np.zeros(0))
@@ -120,6 +122,8 @@ class SimulatedBackend:
         if self.options.progress == "whole_steps":
             possible = np.floor(possible)
         steps = np.minimum(possible, remaining)
+        if steps.any():
+            self.rounds_without_progress = 0
         after = remaining - steps
         if self.options.progress == "whole_rounds":
             done = after <= 0.0
@@ -147,6 +151,16 @@ class SimulatedBackend:
         self._assignment = self._assignment.change(rows.tolist(), {})
         self.ledger.complete(rows, times)
         self._rows = np.fromiter(self._assignment.grants, dtype=np.int64, count=len(self._assignment))
+
+    def close(self) -> None:
+        """Note what still runs up to now, for a simulation that ends early."""
+        for row, grant in self._assignment.grants.items():
+            self._end_spell(row, grant, self.now)
+
+    @property
+    def highest_restart_cost(self) -> float:
+        """Seconds that the dearest restart of any job takes."""
+        return float(self._cost.max(initial=0.0))
 
     def _end_spell(self, row: int, grant: Grant, end: float) -> None:
         begin = self._since.pop(row)

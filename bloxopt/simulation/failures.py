@@ -48,12 +48,13 @@ class NodeEvents:
     """The node changes of a simulation in order of time."""
 
     def __init__(self, failures: Failures, cluster: Cluster, seed: int) -> None:
-        self._queue: list[tuple[float, int, bool]] = []
+        # At equal times repairs come before failures (False sorts first), so that outages may touch.
+        self._queue: list[tuple[float, bool, int]] = []
         self._random = failures if isinstance(failures, RandomFailures) else None
         self._generator = np.random.default_rng([seed, 0xFA11])
         if isinstance(failures, RandomFailures):
             first = self._generator.exponential(failures.mean_seconds_between_failures, len(cluster.nodes))
-            self._queue = [(float(time), node, False) for node, time in enumerate(first)]
+            self._queue = [(float(time), True, node) for node, time in enumerate(first)]
         elif failures is not None:
             number = {node.name: index for index, node in enumerate(cluster.nodes)}
             latest: dict[str, float] = {}
@@ -65,9 +66,9 @@ class NodeEvents:
                 if outage.start < latest.get(outage.node, 0.0):
                     raise ConfigError(f"outages of node {outage.node!r} overlap at {outage.start} s")
                 latest[outage.node] = outage.end
-                self._queue.append((outage.start, number[outage.node], False))
+                self._queue.append((outage.start, True, number[outage.node]))
                 if np.isfinite(outage.end):
-                    self._queue.append((outage.end, number[outage.node], True))
+                    self._queue.append((outage.end, False, number[outage.node]))
         heapq.heapify(self._queue)
 
     @property
@@ -78,19 +79,19 @@ class NodeEvents:
     @property
     def next_repair(self) -> float:
         """Time of the next repair already known, inf if there is none."""
-        return min((time for time, _, up in self._queue if up), default=float("inf"))
+        return min((time for time, fails, _ in self._queue if not fails), default=float("inf"))
 
     def peek(self, end: float) -> list[tuple[float, int, bool]]:
         """The changes known so far up to ``end``, in order of time, left in place."""
-        return sorted(event for event in self._queue if event[0] <= end)
+        return [(time, node, not fails) for time, fails, node in sorted(self._queue) if time <= end]
 
     def until(self, end: float) -> list[tuple[float, int, bool]]:
         """Remove and return the changes up to ``end``, as (time, node number, is up afterwards)."""
         events = []
         while self._queue and self._queue[0][0] <= end:
-            time, node, up = heapq.heappop(self._queue)
-            events.append((time, node, up))
+            time, fails, node = heapq.heappop(self._queue)
+            events.append((time, node, not fails))
             if self._random is not None:
-                mean = self._random.mean_seconds_between_failures if up else self._random.mean_seconds_to_repair
-                heapq.heappush(self._queue, (time + float(self._generator.exponential(mean)), node, not up))
+                mean = self._random.mean_seconds_to_repair if fails else self._random.mean_seconds_between_failures
+                heapq.heappush(self._queue, (time + float(self._generator.exponential(mean)), not fails, node))
         return events

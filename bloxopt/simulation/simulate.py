@@ -13,22 +13,33 @@ from bloxopt.errors import BloxoptError, InputError
 from bloxopt.formulations.policies import get_policy
 from bloxopt.formulations.policy import Policy
 from bloxopt.formulations.space import ConfigurationCatalog
-from bloxopt.placement import Strategy, get_placement
+from bloxopt.placement import Strategy
 from bloxopt.placement.slowdown import Slowdown, as_slowdown
 from bloxopt.rounds import Scheduler
-from bloxopt.selection import RoundSelector, get_selector
+from bloxopt.selection import RoundSelector
+from bloxopt.simulation.arguments import (
+    as_placement,
+    as_selector,
+    as_trace,
+    check_it_can_end,
+    check_others,
+    checked_seed,
+    chosen_options,
+)
 from bloxopt.simulation.backend import SimulatedBackend
-from bloxopt.simulation.failures import Failures, NodeEvents
-from bloxopt.simulation.options import PRESETS, SimulationOptions
+from bloxopt.simulation.failures import Failures, NodeEvents, RandomFailures
+from bloxopt.simulation.options import SimulationOptions
 from bloxopt.simulation.recorder import Recorder
 from bloxopt.simulation.result import SimulationResult
-from bloxopt.solvers.base import SolverOptions
+from bloxopt.solvers.base import Solver, SolverOptions
+from bloxopt.solvers.registry import get_solver
 from bloxopt.throughput import as_oracle
 
 if TYPE_CHECKING:
     from bloxopt.workloads.trace import Trace
 
-_IDLE_ROUNDS_BEFORE_GIVING_UP = 1000
+_ROUNDS_WITHOUT_PROGRESS = 1000
+"""Rounds with active jobs of which none moves on before a simulation is given up (ten times that if nodes fail)."""
 
 
 class ProgressUpdate(NamedTuple):
@@ -44,7 +55,7 @@ def simulate(
     trace: str | Path | Trace,
     cluster: str | Path | Cluster,
     policy: str | Policy = "max_min_fairness",
-    solver: str | None = None,
+    solver: str | Solver | None = None,
     placement: str | Strategy | None = None,
     preset: str | None = None,
     round_seconds: float | None = None,
@@ -63,40 +74,32 @@ def simulate(
     """Run every job of ``trace`` on ``cluster`` under ``policy`` and return what happened.
 
     ``trace``, ``cluster`` and ``policy`` are objects, names or paths. ``solver`` overrides the policy's
-    (see ``bloxopt solvers``), ``options.solver`` only ``auto``. ``preset`` names a set of semantics
-    (``default``, ``gavel``, ``blox``) that ``options`` replaces as a whole and ``placement``,
-    ``round_seconds`` (s) and ``selector`` change one by
-    one. ``throughput`` replaces the trace's own (an oracle, function, table or path). ``slowdown`` says
-    what spanning more nodes than necessary costs (see :func:`~bloxopt.placement.slowdown.as_slowdown`), and that
-    it does. ``seed`` drives
-    random failures and, where they have a seed, solvers. ``failures`` is a
-    :class:`~bloxopt.simulation.failures.RandomFailures` or outages. ``max_rounds`` ends early.
+    (see ``bloxopt solvers``); where it, or the policy, says ``auto``, ``options.solver`` decides. ``preset``
+    names a set of semantics (``default``, ``gavel``, ``blox``) that ``options`` gives outright instead;
+    ``placement``, ``round_seconds`` (s) and ``selector`` change one of them. ``throughput`` replaces the
+    trace's own (an oracle, function, table or path). ``slowdown`` says what spanning more nodes than necessary
+    costs (see :func:`~bloxopt.placement.slowdown.as_slowdown`), and that it does. ``seed`` drives random
+    failures and, where they have a seed, solvers. ``failures`` is a
+    :class:`~bloxopt.simulation.failures.RandomFailures` or a list of outages. ``max_rounds`` ends early.
     ``progress`` is called after each round.
 
     Raises a :class:`~bloxopt.errors.BloxoptError` for input that cannot be used, an infeasible policy,
     a solver that fails, and jobs that can never start.
     """
     started = time.perf_counter()
-    workload = _as_trace(trace)
+    workload = as_trace(trace)
     cluster = load_cluster(cluster)
     policy = get_policy(policy)
-    chosen = options if options is not None else PRESETS.get(preset or "default")
-    changes: dict[str, Any] = {}
-    if round_seconds is not None:
-        changes["round_seconds"] = round_seconds
-    if isinstance(placement, str):
-        changes["placement"] = placement
-    if isinstance(selector, str):
-        changes["selector"] = selector
-    chosen = chosen.with_(**changes)
-    if solver is None:
-        solver = chosen.solver if policy.solver == "auto" else None
-    if solver is not None:
-        from bloxopt.solvers.registry import get_solver
-
+    chosen = chosen_options(preset, options, round_seconds, placement, selector)
+    seed = checked_seed(seed)
+    check_others(solver_options, admission, failures, max_rounds, progress)
+    if solver in (None, "auto"):
+        # Who leaves the choice of the solver open gets the preset's.
+        solver = chosen.solver if solver == "auto" or policy.solver == "auto" else None
+    if isinstance(solver, str):
         get_solver(solver)
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise InputError(f"seed is {seed!r}: it must be a whole number >= 0")
+    elif solver is not None and not callable(getattr(solver, "solve", None)):
+        raise InputError(f"solver is {solver!r}: it must be a name of `bloxopt solvers` or a Solver")
     if solver_options is None and seed:
         solver_options = SolverOptions(seed=seed)
     oracle = workload.throughput if throughput is None else as_oracle(throughput)
@@ -107,16 +110,13 @@ def simulate(
         chosen = chosen.with_(placement_slowdown=True)
     catalog = ConfigurationCatalog(workload.jobs, cluster, oracle, model, spread_columns=policy.uses_spread)
     catalog.check_every_job_can_run()
+    check_it_can_end(catalog, chosen, failures, max_rounds)
     backend = SimulatedBackend(catalog, chosen, NodeEvents(failures, cluster, seed))
     scheduler = Scheduler(
         backend=backend,
         policy=policy,
-        selector=(
-            selector
-            if selector is not None and not isinstance(selector, str)
-            else get_selector(chosen.selector, **chosen.selector_options)
-        ),
-        placement=placement if callable(placement) else get_placement(chosen.placement),
+        selector=as_selector(selector, chosen),
+        placement=as_placement(placement, chosen),
         solver=solver,
         solver_options=solver_options,
         solve_interval=chosen.solve_interval,
@@ -124,20 +124,21 @@ def simulate(
         **({} if admission is None else {"admission": admission}),
     )
     recorder = Recorder()
-    idle = 0
+    patience = _ROUNDS_WITHOUT_PROGRESS * (10 if isinstance(failures, RandomFailures) else 1)
+    patience += int(10 * backend.highest_restart_cost / chosen.round_seconds)
     while not backend.finished and (max_rounds is None or len(recorder) < max_rounds):
         record = scheduler.run_round()
         recorder.add(record, backend.now)
-        idle = idle + 1 if record.active and not record.running and backend.next_change == float("inf") else 0
-        if idle >= _IDLE_ROUNDS_BEFORE_GIVING_UP:
+        if backend.rounds_without_progress >= patience:
             raise _stuck(scheduler, chosen)
         if progress is not None:
             progress(ProgressUpdate(backend.ledger.num_finished, len(workload.jobs), backend.now, len(recorder)))
+    backend.close()
     config = {
         "trace": workload.name,
         "cluster": cluster.describe(),
         "policy": policy.name,
-        "solver": solver or policy.solver,
+        "solver": getattr(solver or policy.solver, "name", solver or policy.solver),
         "preset": preset or ("custom" if options is not None else "default"),
         "options": chosen.to_dict(),
         "seed": seed,
@@ -145,23 +146,23 @@ def simulate(
     return recorder.result(backend, config, time.perf_counter() - started)
 
 
-def _as_trace(source: str | Path | Trace) -> Trace:
-    if isinstance(source, (str, Path)):
-        from bloxopt.workloads import load_trace
-
-        return load_trace(source)
-    return source
-
-
 def _stuck(scheduler: Scheduler, options: SimulationOptions) -> BloxoptError:
-    """The error for a cluster on which nothing runs and nothing will change."""
+    """The error for a simulation in which no job moves on any more."""
     backend = scheduler.backend
-    row = int(backend.ledger.active[0])
-    table = backend.catalog.table
-    others = len(backend.ledger.active) - 1
+    ledger, table = backend.ledger, backend.catalog.table
+    active = ledger.active
+    if ledger.restarts[active].any() and (ledger.attained_seconds[active] > 0).any():
+        row = int(active[ledger.restarts[active].argmax()])
+        return InputError(
+            f"no job makes progress any more: each restart costs more than the round that follows it; job "
+            f"{table.job_id[row]!r} started {ledger.restarts[row]} times. Use rounds longer than the restart cost "
+            f"(round_seconds is {options.round_seconds:g}), or a policy that preempts less often"
+        )
+    row = int(active[0])
+    others = f" and {len(active) - 1} others wait" if len(active) > 1 else " waits"
     return InputError(
-        f"job {table.job_id[row]!r} ({table.num_gpus[row]} GPUs) and {others} others wait and can "
-        f"never start: placement {options.placement!r} finds no nodes for it on {backend.catalog.cluster.describe()} "
-        f"(or its CPU and memory needs fit no node), or policy {scheduler.policy.name!r} gives it nothing; use another "
-        "placement such as 'first_fit', a larger cluster, or another policy"
+        f"job {table.job_id[row]!r} ({table.num_gpus[row]} GPUs){others} and can never start on "
+        f"{backend.catalog.cluster.describe()}: the placement ({options.placement!r} unless you gave your own) finds "
+        f"no nodes for it, the nodes it needs are down, or policy {scheduler.policy.name!r} gives it nothing; use "
+        "another placement such as 'first_fit', a larger cluster, or another policy"
     )

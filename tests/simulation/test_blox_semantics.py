@@ -66,6 +66,15 @@ def test_a_job_starved_for_a_thousand_hours_moves_to_the_front_for_good() -> Non
     assert jobs.loc["long", "preemptions"] == 0
 
 
+def test_an_evicted_job_counts_as_unscheduled_from_the_round_after_its_eviction() -> None:
+    # The first job runs one round and is evicted by an endless row of shorter ones.
+    first = bx.Job(job_id="first", arrival=0.0, duration=400_000.0)
+    short = [bx.Job(job_id=f"short-{i}", arrival=300.0 + 300_000.0 * i, duration=300_000.0) for i in range(13)]
+    jobs = bx.simulate(bx.Trace.from_jobs([first, *short]), "1xV100", "srtf", preset="blox").jobs.set_index("job_id")
+    # Evicted at 300 s; 1,000 hours later, and one round, it is promoted and runs to its end.
+    assert jobs.loc["first", "finish"] == 300 + 3_600_000 + 300 + 399_900
+
+
 def test_a_gang_that_the_scattered_search_can_never_serve_is_reported_not_waited_for_forever() -> None:
     trace = bx.Trace.from_jobs([bx.Job(job_id="six", duration=100.0, num_gpus=6)])
     with pytest.raises(bx.BloxoptError, match=r"'six' \(6 GPUs\).*can never start.*first_fit"):

@@ -191,3 +191,81 @@ def test_the_result_says_how_to_run_it_again() -> None:
     assert summary["jobs"] == summary["finished"] == 15
     assert 0 < summary["utilisation"] <= 1
     assert np.isfinite(summary["average_jct"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"trace": None}, "trace is a NoneType: it must be a Trace"),
+        ({"trace": [bx.Job(job_id="a", duration=1.0)]}, "Trace.from_jobs"),
+        ({"solver": 3}, "solver is 3"),
+        ({"solver": []}, r"solver is \[\]"),
+        ({"preset": 3}, "preset is 3"),
+        ({"preset": ""}, "unknown preset ''"),
+        ({"preset": "gavel", "options": bx.SimulationOptions()}, "both given"),
+        ({"options": {}}, "options is {}"),
+        ({"selector": 3}, "selector is 3"),
+        ({"selector": object()}, "selector is <object"),
+        ({"placement": 3}, "placement is 3"),
+        ({"placement": []}, r"placement is \[\]"),
+        ({"solver_options": {"time_limit": 3}}, "solver_options is"),
+        ({"admission": 3}, "admission is 3"),
+        ({"failures": 3}, "failures is 3"),
+        ({"failures": [3]}, r"failures is \[3\]"),
+        ({"max_rounds": 0}, "max_rounds is 0"),
+        ({"max_rounds": 1.5}, "max_rounds is 1.5"),
+        ({"max_rounds": True}, "max_rounds is True"),
+        ({"progress": 3}, "progress is 3"),
+        ({"round_seconds": 10**400}, "round_seconds is inf"),
+        ({"round_seconds": 1e-9}, "rounds of 1e-09 s even at its fastest"),
+        ({"failures": bx.RandomFailures(1e-9, 1e-9)}, "failures and repairs would fall into each round"),
+    ],
+)
+def test_arguments_of_the_wrong_kind_are_named(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(bx.BloxoptError, match=message):
+        bx.simulate(**{"trace": "gavel-15", "cluster": "8xV100", **arguments})
+
+
+def test_whole_numbers_of_numpy_are_whole_numbers() -> None:
+    result = bx.simulate("gavel-15", "8xV100", "fifo", seed=np.int64(3), round_seconds=np.int64(60))
+    assert result.config["seed"] == 3
+    assert result.config["options"]["round_seconds"] == 60
+
+
+def test_outages_that_touch_are_one_outage() -> None:
+    workload = trace({"duration": 3600.0})
+    apart = [bx.Outage("node-0", 500, 1000), bx.Outage("node-0", 1000, 9000)]
+    touching = bx.simulate(workload, "1xV100", "fifo", failures=apart)
+    whole = bx.simulate(workload, "1xV100", "fifo", failures=[bx.Outage("node-0", 500, 9000)])
+    pd.testing.assert_frame_equal(touching.placements, whole.placements)
+
+
+@pytest.mark.parametrize("policy", ["las", "max_min_fairness"])
+def test_a_restart_cost_that_eats_every_round_ends_with_a_message(policy: str) -> None:
+    workload = trace(*({"duration": 3600.0, "restart_cost": 400.0} for _ in range(2)))
+    with pytest.raises(bx.BloxoptError, match=r"each restart costs more .* longer than the restart cost"):
+        bx.simulate(workload, "1xV100", policy)
+
+
+def test_a_long_restart_that_is_not_interrupted_is_waited_for() -> None:
+    jobs = [{"duration": 3600.0, "num_gpus": 4}, {"duration": 300.0, "num_gpus": 4, "arrival": 350.0}]
+    options = bx.SimulationOptions(restart_cost=1_000_000.0)
+    assert by_id(bx.simulate(trace(*jobs), "4xV100", "srtf", options=options))["finish"].notna().all()
+
+
+def test_a_job_that_can_never_start_is_reported_though_nodes_fail_and_come_back() -> None:
+    workload = trace({"duration": 1000.0, "num_gpus": 3})
+    failures = bx.RandomFailures(mean_seconds_between_failures=5000, mean_seconds_to_repair=800)
+    with pytest.raises(bx.BloxoptError, match="can never start"):
+        bx.simulate(workload, "2x4xV100", "fifo", placement="blox_consolidated", failures=failures)
+
+
+def test_a_simulation_cut_short_keeps_the_spells_of_what_still_runs() -> None:
+    result = bx.simulate(trace({"duration": 10_000.0}), "1xV100", "fifo", max_rounds=5)
+    assert (result.placements["end"] - result.placements["start"]).tolist() == [1800.0]
+    assert result.jobs["run_seconds"].tolist() == [1800.0]
+
+
+def test_the_presets_solver_decides_where_auto_is_asked_for() -> None:
+    asked = bx.simulate("gavel-15", "8xV100", "max_min_fairness", preset="gavel", solver="auto")
+    assert asked.config["solver"] == "cvxpy:clarabel"

@@ -168,6 +168,8 @@ class SimulationSection(Section):
     selector: SelectorName | None = None
     selector_options: dict[str, Any] | None = None
     placement: PlacementName | None = None
+    placement_slowdown: bool | None = None
+    placement_retries: Annotated[int, Field(ge=0)] | None = None
     restart_cost: NonNegative | None = None
 
 

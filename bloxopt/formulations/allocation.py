@@ -9,7 +9,8 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from bloxopt.errors import CheckError
+from bloxopt.errors import CheckError, FormulationError, guarded
+from bloxopt.formulations.checks import real_numbers, shown
 from bloxopt.formulations.constraints.base import Constraint
 from bloxopt.formulations.program import Program
 from bloxopt.formulations.space import AllocationSpace
@@ -85,7 +86,7 @@ class Allocation:
         """Amount by which x breaks each row of each block, worked out from x alone (0: it does not)."""
         return {
             name: pd.Series(
-                block.violations(self.space, self.x), index=[str(k) for k in block.labels(self.space)], name=name
+                violations_of(name, block, self.space, self.x), index=_labels_of(name, block, self.space), name=name
             )
             for name, block in self.constraints.items()
         }
@@ -113,11 +114,11 @@ class Allocation:
         if not np.isfinite(self.x).all() or outside > tolerance:
             raise CheckError("the allocation has time shares outside [0, 1]: it was not applied")
         for name, block in self.constraints.items():
-            amount = block.violations(self.space, self.x)
+            amount = violations_of(name, block, self.space, self.x)
             if len(amount) and not float(amount.max()) <= worst:
                 row = int(np.argmax(amount))
                 worst = float(amount[row])
-                where = f"{name}({str(block.labels(self.space)[row])!r})"
+                where = f"{name}({_labels_of(name, block, self.space)[row]!r})"
         if where:
             source, remedy = f"of solver {self.solver!r}", "use a more exact solver"
             if not self.num_solves:
@@ -134,3 +135,19 @@ class Allocation:
             rows = pd.Series(values[family.start : family.stop], index=family.row_labels(), name=family.name)
             parts.setdefault(family.name, []).append(rows)
         return {name: rows[0] if len(rows) == 1 else pd.concat(rows) for name, rows in parts.items()}
+
+
+def violations_of(name: str, block: Constraint, space: AllocationSpace, x: FloatArray) -> FloatArray:
+    """What a block says that ``x`` breaks; raises :class:`FormulationError` naming one that says nothing usable."""
+    with guarded(f"constraint block {name}: violations(space, x)", FormulationError):
+        given = block.violations(space, x)
+    wanted = "an array of numbers, one per row of the block"
+    amount = real_numbers(f"constraint block {name}: what violations(space, x) gave", given, wanted)
+    if amount.ndim != 1:
+        raise FormulationError(f"constraint block {name}: violations(space, x) gave {shown(given)}, must give {wanted}")
+    return amount
+
+
+def _labels_of(name: str, block: Constraint, space: AllocationSpace) -> list[str]:
+    with guarded(f"constraint block {name}: labels(space)", FormulationError):
+        return [str(label) for label in block.labels(space)]

@@ -24,6 +24,7 @@ class IsolatedShare(Objective):
     """
 
     curvature = "staged"
+    progress_dependent = False
 
     def solve(self, session: Session) -> Outcome:
         space = session.space

@@ -10,7 +10,9 @@ import numpy as np
 
 from bloxopt.errors import FormulationError
 from bloxopt.formulations.affine import Affine, Reciprocal
+from bloxopt.formulations.checks import amount_of_each_type, checked_amounts
 from bloxopt.formulations.expressions import Expression, ExpressionLike, build_affine, per_job
+from bloxopt.formulations.progress import depends_on_progress
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import FloatArray
 
@@ -18,6 +20,8 @@ from bloxopt.jobs import FloatArray
 @dataclass(frozen=True)
 class EffectiveThroughput(Expression):
     """Steps/s of each job averaged over time: ``Σ_j T_ij x_ij`` (Narayanan et al., OSDI 2020, §3)."""
+
+    progress_dependent = False
 
     def build(self, space: AllocationSpace) -> Affine:
         return per_job(space, space.rate)
@@ -41,6 +45,7 @@ class NormalizedThroughput(Expression):
     reference: Literal["proportional", "isolated", "fastest"] | FloatArray = "proportional"
     weighted: bool = True
     scale_by_gpus: bool = True
+    progress_dependent = False
 
     def build(self, space: AllocationSpace) -> Affine:
         factor = 1.0 / positive_rate(_reference_rate(self.reference, space), space)
@@ -55,6 +60,8 @@ class NormalizedThroughput(Expression):
 class TimeFraction(Expression):
     """Share of the time in which each job runs, on any configuration: ``Σ_j x_ij`` in [0, 1]."""
 
+    progress_dependent = False
+
     def build(self, space: AllocationSpace) -> Affine:
         return per_job(space, np.ones(space.num_columns))
 
@@ -67,6 +74,7 @@ class GpusUsed(Expression):
     """
 
     by: Literal["gpu_type", "tenant", "job"] | None = None
+    progress_dependent = False
 
     def build(self, space: AllocationSpace) -> Affine:
         gpus = space.gpu_demand.astype(np.float64)
@@ -92,6 +100,10 @@ class Cost(Expression):
     """
 
     price: Mapping[str, float]
+    progress_dependent = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "price", checked_amounts("Cost", self.price, "price"))
 
     def build(self, space: AllocationSpace) -> Affine:
         return per_job(space, hourly_cost(self.price, space, "Cost"))
@@ -105,6 +117,7 @@ class Restarts(Expression):
     """
 
     seconds: float | None = None
+    progress_dependent = False
 
     def build(self, space: AllocationSpace) -> Affine:
         if self.seconds is not None and not (np.isfinite(self.seconds) and self.seconds >= 0):
@@ -120,6 +133,7 @@ class ColumnValue(Expression):
     """A value per column of the space, given as an array (num_columns,): ``Σ_c value_c x_c`` per job."""
 
     value: FloatArray
+    progress_dependent = False
 
     def build(self, space: AllocationSpace) -> FloatArray:
         return np.asarray(self.value, dtype=np.float64)
@@ -131,6 +145,10 @@ class Total(Expression):
 
     expression: ExpressionLike
 
+    @property
+    def progress_dependent(self) -> bool:  # type: ignore[override]
+        return depends_on_progress(self.expression)
+
     def build(self, space: AllocationSpace) -> Affine:
         return build_affine(self.expression, space, "Total").total()
 
@@ -138,6 +156,8 @@ class Total(Expression):
 @dataclass(frozen=True)
 class RemainingTime(Expression):
     """Seconds until each job is done at its allocation: ``R_i / Σ_j T_ij x_ij``, a reciprocal (for MinMax)."""
+
+    progress_dependent = False
 
     def build(self, space: AllocationSpace) -> Reciprocal:
         return Reciprocal(np.zeros(space.num_jobs), space.remaining_steps, per_job(space, space.rate))
@@ -151,6 +171,8 @@ class FinishTimeRatio(Expression):
     seconds that the work done so far would have taken on the isolated share (Themis, NSDI 2020; Gavel,
     OSDI 2020, §4.2). A ratio of at most 1 means that sharing did not hurt the job.
     """
+
+    progress_dependent = False
 
     def build(self, space: AllocationSpace) -> Reciprocal:
         remaining = space.remaining_steps
@@ -168,17 +190,9 @@ def positive_rate(rate: FloatArray, space: AllocationSpace) -> FloatArray:
 
 
 def hourly_cost(price: Mapping[str, float], space: AllocationSpace, user: str) -> FloatArray:
-    """Money per hour of running each column all the time, (num_columns,)."""
-    by_name = {name.lower(): value for name, value in price.items()}
-    values = []
-    for gpu_type in space.gpu_types:
-        value = by_name.get(gpu_type.lower())
-        if value is None:
-            raise FormulationError(f"{user}: no price for GPU type {gpu_type!r}; prices given: {', '.join(price)}")
-        if not (np.isfinite(value) and value >= 0):
-            raise FormulationError(f"{user}: price of {gpu_type!r} is {value!r}, must be a finite number >= 0")
-        values.append(float(value))
-    cost: FloatArray = np.array(values)[space.gpu_type] * space.gpu_demand
+    """Money per hour of running each column all the time, (num_columns,); prices name each GPU type of the cluster."""
+    each = amount_of_each_type(user, price, "price", space.gpu_types)
+    cost: FloatArray = each[space.gpu_type] * space.gpu_demand
     return cost
 
 

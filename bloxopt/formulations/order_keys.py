@@ -3,27 +3,52 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from bloxopt.errors import FormulationError, guarded
+from bloxopt.formulations.checks import checked_flag, real_numbers
+from bloxopt.formulations.progress import ProgressDependent
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import FloatArray
 
 
-class OrderKey:
-    """Base of order keys; a user's own overrides :meth:`key`."""
+class OrderKey(ProgressDependent):
+    """Base of order keys; a user's own overrides :meth:`key`.
 
-    progress_dependent = False
-    """True if the key changes as jobs run, so that the order must be worked out every round."""
+    Unless it says ``progress_dependent = False`` the order is worked out anew in every round.
+    """
 
     def key(self, space: AllocationSpace) -> FloatArray:
-        """One number per active job; the smallest goes first."""
-        raise NotImplementedError(f"{type(self).__name__} does not say what it sorts by: override key(space)")
+        """One number per active job, (num_jobs,); the smallest goes first. Infinite ones may go, NaN may not."""
+        raise FormulationError(
+            f"order key {type(self).__name__} does not say what it sorts by: override key(space) with one number per "
+            "active job"
+        )
+
+
+def key_of(order: OrderKey, space: AllocationSpace) -> NDArray[Any]:
+    """The numbers to sort by, (num_jobs,); raises :class:`FormulationError` naming a key that gives anything else."""
+    name = type(order).__name__
+    with guarded(f"order key {name}: key(space)", FormulationError):
+        given = order.key(space)
+    wanted = f"an array of {space.num_jobs} numbers, one per active job"
+    numbers = real_numbers(f"order key {name}: what key(space) gave", given, wanted)
+    if numbers.shape != (space.num_jobs,):
+        raise FormulationError(f"order key {name}: key(space) gave shape {numbers.shape}, must be {wanted}")
+    if numbers.dtype.kind == "f" and np.isnan(numbers).any():
+        job = space.job_ids[int(np.flatnonzero(np.isnan(numbers))[0])]
+        raise FormulationError(f"order key {name}: the key of job {job!r} is NaN, must be a number")
+    return numbers
 
 
 @dataclass(frozen=True)
 class Arrival(OrderKey):
     """First come, first served: the time of arrival (s)."""
+
+    progress_dependent = False
 
     def key(self, space: AllocationSpace) -> FloatArray:
         return space.arrival
@@ -38,6 +63,9 @@ class AttainedService(OrderKey):
 
     gpu_weighted: bool = True
     progress_dependent = True
+
+    def __post_init__(self) -> None:
+        checked_flag("AttainedService", "gpu_weighted", self.gpu_weighted)
 
     def key(self, space: AllocationSpace) -> FloatArray:
         return space.attained_service if self.gpu_weighted else space.attained_seconds

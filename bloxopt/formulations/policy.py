@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from bloxopt.errors import FormulationError
+from bloxopt.errors import FormulationError, guarded
 from bloxopt.formulations.allocation import CHECK_TOLERANCE, Allocation
+from bloxopt.formulations.checks import checked_flag, shown
 from bloxopt.formulations.constraints import Capacity, Constraint, TimeShare
 from bloxopt.formulations.constraints.base import name_blocks
-from bloxopt.formulations.objectives import Objective, check_objective
+from bloxopt.formulations.objectives import Objective, check_objective, describe_objective
 from bloxopt.formulations.repair import repaired
 from bloxopt.formulations.round_limits import RoundLimits
 from bloxopt.formulations.session import Outcome, Session
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import IntArray
 from bloxopt.solvers.base import Solver, SolverOptions, Termination
+from bloxopt.solvers.registry import check_solver, get_solver
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -40,12 +42,22 @@ class Policy:
     heterogeneity_aware: bool = True
 
     def __post_init__(self) -> None:
-        check_objective(self.objective, f"policy {self.name!r}")
-        blocks = (Capacity(), TimeShare()) if self.constraints is None else tuple(self.constraints)
+        for field_name, text in (("name", self.name), ("description", self.description)):
+            if not isinstance(text, str) or (field_name == "name" and not text):
+                raise FormulationError(f"policy: {field_name} is {shown(text)}, must be text")
+        user = f"policy {self.name!r}"
+        check_objective(self.objective, user)
+        check_solver(self.solver)
+        _check_options(user, self.options)
+        checked_flag(user, "heterogeneity_aware", self.heterogeneity_aware)
+        given = (Capacity(), TimeShare()) if self.constraints is None else self.constraints
+        if not isinstance(given, Iterable) or isinstance(given, str):
+            raise FormulationError(f"{user}: constraints is {shown(given)}, must be a list of constraint blocks")
+        blocks = tuple(given)
         for block in blocks:
             if not isinstance(block, Constraint):
                 hint = ": add parentheses" if isinstance(block, type) and issubclass(block, Constraint) else ""
-                raise FormulationError(f"policy {self.name!r}: {block!r} is not a constraint block{hint}")
+                raise FormulationError(f"{user}: {shown(block)} is not a constraint block{hint}")
         name_blocks(blocks)
         object.__setattr__(self, "constraints", blocks)
 
@@ -94,19 +106,24 @@ class Policy:
         solution, and :class:`~bloxopt.errors.CheckError` for one that breaks a block.
         """
         started = time.perf_counter()
+        user = f"policy {self.name!r}"
+        if not isinstance(space, AllocationSpace):
+            raise FormulationError(
+                f"{user}: allocate takes an AllocationSpace, not {shown(space)}: make one with "
+                "AllocationSpace.from_jobs(jobs, cluster)"
+            )
+        if options is not None:
+            _check_options(user, options)
         chosen = self.solver if solver is None else solver
-        if isinstance(chosen, str):
-            from bloxopt.solvers.registry import get_solver
-
-            chosen = get_solver(chosen)
         named = name_blocks(self.blocks)
-        session = Session(space, named, chosen, options or self.options)
+        session = Session(space, named, get_solver(chosen), options or self.options)
         if space.num_columns:
-            outcome = self.objective.solve(session)
+            outcome = self._solve(session)
         else:
             outcome = Outcome(np.zeros(0), 0.0, 0.0, Termination.OPTIMAL, message="no job can run")
         x = repaired(session, outcome.x, CHECK_TOLERANCE)
-        utility = self.objective.utility(space, x) if space.num_columns else 0.0
+        with guarded(f"objective {describe_objective(self.objective)}: utility(space, x)", FormulationError):
+            utility = self.objective.utility(space, x) if space.num_columns else 0.0
         sign = -1.0 if self.objective.minimised else 1.0
         allocation = Allocation(
             space=space,
@@ -128,3 +145,18 @@ class Policy:
         allocation.check()
         object.__setattr__(allocation, "build_seconds", time.perf_counter() - started - session.solve_seconds)
         return allocation
+
+    def _solve(self, session: Session) -> Outcome:
+        name = describe_objective(self.objective)
+        with guarded(f"objective {name}: solve(session)", FormulationError):
+            outcome: object = self.objective.solve(session)
+        if not isinstance(outcome, Outcome):
+            raise FormulationError(f"objective {name}: solve(session) gave {shown(outcome)}, must give an Outcome")
+        return outcome
+
+
+def _check_options(user: str, options: object) -> None:
+    if not isinstance(options, SolverOptions):
+        raise FormulationError(
+            f"{user}: options is {shown(options)}, must be SolverOptions(time_limit=..., mip_gap=...)"
+        )

@@ -8,16 +8,17 @@ always possible, so what fits now can be decided job by job: greedy is exact. Ot
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from bloxopt.errors import FormulationError
 from bloxopt.formulations.affine import Affine
+from bloxopt.formulations.checks import checked_flag, shown
 from bloxopt.formulations.expressions import per_job
 from bloxopt.formulations.objectives import Objective
-from bloxopt.formulations.order_keys import OrderKey
+from bloxopt.formulations.order_keys import OrderKey, key_of
 from bloxopt.formulations.packing import Packing
 from bloxopt.formulations.program import Program
 from bloxopt.formulations.session import Outcome, Session
@@ -45,10 +46,15 @@ class Priority(Objective):
     curvature = "staged"
 
     def __post_init__(self) -> None:
-        keys = (self.order,) if isinstance(self.order, OrderKey) else tuple(self.order)
+        several = isinstance(self.order, Iterable) and not isinstance(self.order, str)
+        keys: tuple[OrderKey, ...] = tuple(self.order) if several else (self.order,)  # type: ignore[arg-type, assignment]
         for key in keys:
             if not isinstance(key, OrderKey):
-                raise FormulationError(f"Priority: {key!r} is not an order key such as Arrival() or AttainedService()")
+                hint = ": add parentheses" if isinstance(key, type) and issubclass(key, OrderKey) else ""
+                raise FormulationError(
+                    f"Priority: {shown(key)} is not an order key such as Arrival() or AttainedService(){hint}"
+                )
+        checked_flag("Priority", "backfill", self.backfill)
         if not keys:
             raise FormulationError("Priority needs at least one order key")
         object.__setattr__(self, "order", keys)
@@ -68,8 +74,8 @@ class Priority(Objective):
     def rank(self, space: AllocationSpace) -> IntArray:
         keys = self._keys
         if len(keys) == 1:
-            return np.argsort(keys[0].key(space), kind="stable")
-        return np.lexsort([key.key(space) for key in reversed(keys)])
+            return np.argsort(key_of(keys[0], space), kind="stable")
+        return np.lexsort([key_of(key, space) for key in reversed(keys)])
 
     def utility(self, space: AllocationSpace, x: FloatArray) -> float:
         return float(np.round(x).sum())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from bloxopt.formulations.allocation import violations_of
 from bloxopt.formulations.session import Session
 from bloxopt.jobs import FloatArray
 
@@ -22,7 +23,8 @@ def repaired(session: Session, x: FloatArray, tolerance: float) -> FloatArray:
         return rounded if np.abs(rounded - x).max(initial=0.0) <= _LARGEST_REPAIR else x
     space = session.space
     if all(
-        float(block.violations(space, x).max(initial=0.0)) <= 0.1 * tolerance for block in session.constraints.values()
+        float(violations_of(name, block, space, x).max(initial=0.0)) <= 0.1 * tolerance
+        for name, block in session.constraints.items()
     ):
         return x
     form = session.program().compile_rows()

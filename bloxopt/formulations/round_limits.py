@@ -14,8 +14,7 @@ from scipy.sparse import csc_array, csr_array, vstack
 
 from bloxopt.errors import CheckError, FormulationError
 from bloxopt.formulations.affine import Affine
-from bloxopt.formulations.constraints.base import Constraint, Limit, describe
-from bloxopt.formulations.expressions import build_affine
+from bloxopt.formulations.constraints.base import Constraint, Limit, built_limits, describe
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import BoolArray, FloatArray
 
@@ -47,12 +46,11 @@ class RoundLimits:
         rooms: list[FloatArray] = []
         names: list[str] = []
         for block in blocks:
-            for limit in block.round_limits(space):
-                built = build_affine(limit.expression, space, describe(block))
+            for built, _, upper in built_limits(describe(block), block.round_limits, space):
                 if _is_per_job(built, space):
                     continue
                 rows = csr_array((built.value, (built.row, built.column)), shape=(built.num_rows, space.num_columns))
-                room = np.broadcast_to(np.asarray(limit.upper, np.float64), built.num_rows) - built.constant
+                room = np.broadcast_to(upper, built.num_rows) - built.constant
                 # Only "less is always possible" rows can be kept by leaving jobs out.
                 positive = np.ones(built.num_rows, dtype=bool)
                 positive[built.row[built.value < 0]] = False

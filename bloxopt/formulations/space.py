@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from bloxopt.cluster import Cluster, load_cluster
-from bloxopt.errors import TraceError
+from bloxopt.errors import InputError, TraceError, UnknownNameError
+from bloxopt.formulations.checks import real_numbers
 from bloxopt.jobs import BoolArray, FloatArray, IntArray, Job, JobTable
 from bloxopt.placement.feasibility import check_placeable, largest_gangs, needs_limit
 from bloxopt.placement.slowdown import Slowdown, as_slowdown, fewest_nodes
@@ -225,30 +227,39 @@ class AllocationSpace:
     ) -> AllocationSpace:
         """A space for one allocation without a simulation: all ``jobs`` are active.
 
-        ``jobs`` is a trace, a table or ``Job`` objects; ``throughput`` is anything that
+        ``jobs`` is a trace, the name of one, a table or ``Job`` objects; ``throughput`` is anything that
         :func:`bloxopt.throughput.as_oracle` takes (default: the trace's own, else durations); ``now``
-        defaults to the last arrival. ``slowdown`` (anything that
+        (s) defaults to the last arrival. ``slowdown`` (anything that
         :func:`~bloxopt.placement.slowdown.as_slowdown` takes) adds columns for gangs on more nodes than
-        necessary. ``state`` sets columns of the :class:`~bloxopt.state.JobLedger`,
-        such as ``remaining_steps=[...]`` or ``gpu_type=[...]`` (in arrival order).
+        necessary. ``state`` sets columns of the :class:`~bloxopt.state.JobLedger` (in arrival order):
+        ``remaining_steps``, ``attained_seconds``, ``attained_service``, ``isolated_seconds``, ``gpu_type`` (codes of
+        the cluster's types, -1 for a job that waits), ``gpus`` (default: what a running job asks for) and ``nodes``.
+        Raises :class:`~bloxopt.errors.InputError` naming the argument that cannot be used.
         """
         cluster = load_cluster(cluster)
+        if isinstance(jobs, (str, Path)):
+            from bloxopt.workloads import load_trace
+
+            jobs = load_trace(jobs)
+        table = _job_table(getattr(jobs, "jobs", jobs))
         if throughput is None:
             throughput = getattr(jobs, "throughput", None) or DurationThroughput()
-        table = getattr(jobs, "jobs", jobs)
-        if not isinstance(table, JobTable):
-            table = JobTable.from_jobs(list(table))
-        if len(table) == 0:
-            raise TraceError("no jobs to allocate: the list is empty")
+        moment = float(table.arrival.max()) if now is None else now
+        if not _is_number(moment) or not abs(moment) < np.inf:
+            raise InputError(f"now is {moment!r}: it must be a finite number of seconds")
+        if not _is_number(round_seconds) or not 0 < round_seconds < np.inf:
+            raise InputError(f"round_seconds is {round_seconds!r}: it must be a finite number of seconds > 0")
         model = None if slowdown is None else as_slowdown(slowdown)
         catalog = ConfigurationCatalog(table, cluster, as_oracle(throughput), model, spread_columns=model is not None)
         catalog.check_every_job_can_run()
         ledger = JobLedger(table)
         for name, value in state.items():
-            getattr(ledger, name)[...] = value
-        ledger.status[:] = np.where(ledger.gpu_type >= 0, JobStatus.RUNNING, JobStatus.WAITING)
-        moment = float(table.arrival.max()) if now is None else now
-        return cls(catalog, ledger, np.arange(len(table)), now=moment, round_seconds=round_seconds)
+            getattr(ledger, name)[...] = _state_column(name, value, len(table), len(cluster.gpu_types))
+        running = ledger.gpu_type >= 0
+        if "gpus" not in state:
+            ledger.gpus[running] = table.num_gpus[running]
+        ledger.status[:] = np.where(running, JobStatus.RUNNING, JobStatus.WAITING)
+        return cls(catalog, ledger, np.arange(len(table)), now=float(moment), round_seconds=float(round_seconds))
 
     def without(self, rows: IntArray) -> AllocationSpace:
         """The same space less some jobs, given by their rows of the table."""
@@ -467,3 +478,54 @@ class AllocationSpace:
             }
         )
         return frame if self.catalog.has_twin is None else frame.assign(spread=self.spread)
+
+
+def _job_table(jobs: Any) -> JobTable:
+    if isinstance(jobs, JobTable):
+        table = jobs
+    else:
+        if isinstance(jobs, Job) or not isinstance(jobs, Iterable):
+            hint = "put it into a list" if isinstance(jobs, Job) else "give a trace, the name of one, or Job objects"
+            raise TraceError(f"jobs is a {type(jobs).__name__}, must be a list of jobs: {hint}")
+        listed = list(jobs)
+        for position, job in enumerate(listed):
+            if not isinstance(job, Job):
+                raise TraceError(f"jobs[{position}] is {job!r}: it must be a Job")
+        table = JobTable.from_jobs(listed)
+    if len(table) == 0:
+        raise TraceError("no jobs to allocate: the list is empty")
+    return table
+
+
+_STATE = {
+    "remaining_steps": ("finite numbers >= 0", 0),
+    "attained_seconds": ("finite numbers >= 0", 0),
+    "attained_service": ("finite numbers >= 0", 0),
+    "isolated_seconds": ("finite numbers >= 0", 0),
+    "gpu_type": ("whole numbers from -1 (waits) to the cluster's last GPU type", -1),
+    "gpus": ("whole numbers >= 0", 0),
+    "nodes": ("whole numbers >= 1", 1),
+}
+"""What may be said of jobs under way: which numbers, and the least."""
+
+
+def _state_column(name: str, value: Any, count: int, types: int) -> NDArray[Any]:
+    """A column of the ledger as given: one number, or one per job; raises naming what is wrong with it."""
+    if name not in _STATE:
+        raise UnknownNameError("state of jobs", name, _STATE)
+    wanted, least = _STATE[name]
+    most = types - 1 if name == "gpu_type" else np.inf
+    array = real_numbers(name, value, f"{wanted}, one per job", InputError)
+    if array.shape not in ((), (count,)):
+        raise InputError(f"{name} has shape {array.shape}: it must be {wanted}, one for each of {count} jobs")
+    bad = ~(np.isfinite(array) & (array >= least) & (array <= most))
+    if wanted.startswith("whole"):
+        bad |= array != np.floor(array)
+    if bad.any():
+        first = np.atleast_1d(array)[np.atleast_1d(bad)][0]
+        raise InputError(f"{name} has {first}: it must be {wanted}, one per job")
+    return array
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bloxopt.formulations.affine import Affine
-from bloxopt.formulations.constraints.base import checked_amount, checked_amounts
+from bloxopt.formulations.checks import amount_of_each_type, checked_amount, checked_amounts
 from bloxopt.formulations.expressions import per_job
 from bloxopt.formulations.objectives import Objective
 from bloxopt.formulations.program import Program
@@ -27,6 +27,7 @@ class SpreadPenalty(Objective):
 
     weight: float | Mapping[str, float] = 1.0
     uses_spread = True
+    progress_dependent = False
 
     def __post_init__(self) -> None:
         if isinstance(self.weight, Mapping):
@@ -44,8 +45,8 @@ class SpreadPenalty(Objective):
         """Price of each column per unit of time, (num_columns,)."""
         twin = space.has_twin & (space.spread == 1)
         if isinstance(self.weight, Mapping):
-            by_name = {name.lower(): float(value) for name, value in self.weight.items()}
-            weight = np.array([by_name.get(name.lower(), 0.0) for name in space.gpu_types])[space.gpu_type]
+            each = amount_of_each_type("SpreadPenalty", self.weight, "weight", space.gpu_types, default=0.0)
+            weight = each[space.gpu_type]
         else:
             weight = np.full(space.num_columns, float(self.weight))
         price: FloatArray = weight * space.gpu_demand * twin

@@ -10,6 +10,7 @@ import numpy as np
 from bloxopt.cluster import Cluster
 from bloxopt.jobs import BoolArray, IntArray, JobTable
 from bloxopt.placement.strategy import Found, Offer, Strategy
+from bloxopt.placement.user_strategy import trusted
 from bloxopt.runtime.assignment import Assignment
 from bloxopt.runtime.resources import WHOLE_GPU, Grant, Resources
 
@@ -40,7 +41,7 @@ class Workspace:
         self.free: Resources = assignment.free.copy()
         self.rules = rules
         self.runs_on = runs_on
-        self._strategy = strategy
+        self._strategy = trusted(strategy)
         uniform = len(cluster.gpu_types) == 1 and bool(node_up.all())
         self._usable: list[BoolArray] | None = (
             None

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from bloxopt.errors import SolverNotInstalledError
 from bloxopt.jobs import FloatArray
-from bloxopt.solvers.backend import require_valid
 from bloxopt.solvers.base import Capabilities, SolverOptions, SolverResult, Termination
 from bloxopt.solvers.check import Tolerance
 
@@ -50,7 +49,6 @@ class Automatic:
         """
         from bloxopt.solvers.registry import get_solver
 
-        require_valid(options)
         started = time.perf_counter()
         best: SolverResult | None = None
         failures = []

@@ -53,10 +53,9 @@ class BackEnd:
     ) -> SolverResult:
         """Minimise the form; see :meth:`bloxopt.solvers.base.Solver.solve`.
 
-        Raises :class:`InputError` for an option out of range, besides what the protocol states.
+        Raises :class:`InputError` for a warm start of the wrong kind, besides what the protocol states.
         """
         started = time.perf_counter()
-        require_valid(options)
         self._require_capable(form)
         if not self._installed:
             raise SolverNotInstalledError(self._not_installed(self.module, "not found"))
@@ -133,16 +132,6 @@ class BackEnd:
             solver=self.name,
             message=answer.message,
         )
-
-
-def require_valid(options: SolverOptions) -> None:
-    """Raise :class:`InputError` naming the option that is out of range."""
-    for name, number in (("time_limit", options.time_limit), ("mip_gap", options.mip_gap)):
-        if number is not None and not number >= 0:
-            raise InputError(f"solver option {name} is {number}: it must be a number of 0 or more")
-    for name, whole, least in (("threads", options.threads, 1), ("seed", options.seed, 0)):
-        if whole is not None and not (isinstance(whole, int | np.integer) and least <= whole < 2**31):
-            raise InputError(f"solver option {name} is {whole}: it must be a whole number from {least} to 2^31 − 1")
 
 
 def _able(capability: str) -> list[str]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
+from bloxopt.errors import InputError
 from bloxopt.jobs import FloatArray
 
 if TYPE_CHECKING:
@@ -29,17 +33,42 @@ class Termination(StrEnum):
     """The solver failed; ``message`` says how."""
 
 
+LONGEST_TIME_LIMIT = 1e9
+"""Seconds, some 30 years: what is longer does not fit into the clocks of all solvers and is no limit."""
+
+
 @dataclass(frozen=True, slots=True)
 class SolverOptions:
     """Limits passed to a solver; ``None`` leaves the solver's own default.
 
-    ``time_limit`` in seconds, ``mip_gap`` relative, ``threads`` and ``seed`` whole numbers.
+    ``time_limit`` in seconds, ``mip_gap`` relative, ``threads`` and ``seed`` whole numbers. More threads than
+    the machine has processors count as that many: solvers start every thread that they are told to.
+    Raises :class:`~bloxopt.errors.InputError` naming the option that is out of range.
     """
 
     time_limit: float | None = None
     mip_gap: float | None = None
     threads: int | None = None
     seed: int | None = None
+
+    def __post_init__(self) -> None:
+        seconds = f"a number of seconds from 0 to {LONGEST_TIME_LIMIT:g} (None: no limit)"
+        _check("time_limit", self.time_limit, _NUMBER, 0, LONGEST_TIME_LIMIT, seconds)
+        _check("mip_gap", self.mip_gap, _NUMBER, 0, 1e300, "a finite number of 0 or more")
+        _check("threads", self.threads, _WHOLE, 1, 2**31 - 1, "a whole number from 1 to 2^31 − 1")
+        _check("seed", self.seed, _WHOLE, 0, 2**31 - 1, "a whole number from 0 to 2^31 − 1")
+        if self.threads is not None:
+            object.__setattr__(self, "threads", min(int(self.threads), os.cpu_count() or 1))
+
+
+_WHOLE: tuple[type, ...] = (int, np.integer)
+_NUMBER: tuple[type, ...] = (*_WHOLE, float, np.floating)
+
+
+def _check(name: str, value: Any, kinds: tuple[type, ...], least: float, most: float, wanted: str) -> None:
+    right_kind = isinstance(value, kinds) and not isinstance(value, bool)
+    if value is not None and not (right_kind and least <= value <= most):
+        raise InputError(f"solver option {name} is {value!r}: it must be {wanted}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from bloxopt.errors import InputError, UnknownNameError
 from bloxopt.jobs import FloatArray
 from bloxopt.registry import Registry
 from bloxopt.solvers.base import Capabilities, Solver, SolverOptions, SolverResult
@@ -50,10 +51,24 @@ class SolverRow:
         return self.version is not None
 
 
-def get_solver(name: str) -> Solver:
-    """The solver of that name; raises :class:`~bloxopt.errors.UnknownNameError` with a suggestion."""
-    solver: Solver = SOLVERS.get(name)
+def get_solver(name: str | Solver) -> Solver:
+    """The solver of that name, or the Solver itself; raises as :func:`check_solver` does."""
+    check_solver(name)
+    solver: Solver = SOLVERS.get(name) if isinstance(name, str) else name
     return solver
+
+
+def check_solver(solver: object) -> None:
+    """Raise unless this is the name of a solver or a Solver, without importing one.
+
+    :class:`~bloxopt.errors.UnknownNameError` with a suggestion for a name, else
+    :class:`~bloxopt.errors.InputError`.
+    """
+    if isinstance(solver, str):
+        if solver not in SOLVERS:
+            raise UnknownNameError("solver", solver, SOLVERS)
+    elif isinstance(solver, type) or not callable(getattr(solver, "solve", None)):
+        raise InputError(f"solver is {solver!r}: it must be a name of `bloxopt solvers` or an object with solve()")
 
 
 def solve(

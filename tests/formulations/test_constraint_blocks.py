@@ -242,7 +242,7 @@ def test_a_block_that_says_nothing_is_reported():
     class Empty(Constraint):
         pass
 
-    with pytest.raises(NotImplementedError, match="Empty does not say what it limits"):
+    with pytest.raises(FormulationError, match="Empty does not say what it limits: override limits"):
         solve(two_tenants(), Empty())
 
 

@@ -197,7 +197,8 @@ def test_the_penalty_is_the_gpus_of_spread_gangs() -> None:
     x = np.where(space.spread == 1, 0.5, 0.0)
     assert SpreadPenalty().utility(space, x) == pytest.approx(0.5 * (4 + 2))
     assert SpreadPenalty({"v100": 2.0}).utility(space, x) == pytest.approx(6.0)
-    assert SpreadPenalty({"k80": 2.0}).utility(space, x) == 0.0
+    with pytest.raises(FormulationError, match="SpreadPenalty: weight of GPU type 'k80', which the cluster does not"):
+        SpreadPenalty({"k80": 2.0}).utility(space, x)
 
 
 def test_a_high_enough_penalty_leaves_gangs_waiting_rather_than_spread() -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from bloxopt.errors import FormulationError
+from bloxopt.errors import FormulationError, guarded
+from bloxopt.formulations.affine import Affine
+from bloxopt.formulations.checks import real_numbers, shown
 from bloxopt.formulations.expressions import ExpressionLike, build_affine
 from bloxopt.formulations.program import Program
+from bloxopt.formulations.progress import ProgressDependent
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import FloatArray
 
@@ -25,28 +28,33 @@ class Limit:
     upper: float | FloatArray = math.inf
 
 
-class Constraint:
+class Constraint(ProgressDependent):
     """Base of constraint blocks. A user's own overrides :meth:`limits`, and nothing else::
 
         class AtMostHalfTheTime(Constraint):
+            progress_dependent = False
+
             def limits(self, space):
                 return [Limit(TimeFraction(), upper=0.5)]
 
-    Blocks that need columns of their own override :meth:`build`, :meth:`violations` and :meth:`labels`.
+    ``progress_dependent = False`` says that the limits change only as jobs or nodes come and go; without it they
+    are asked for in every round, and the program is solved again. Blocks that need columns of their own override
+    :meth:`build`, :meth:`violations` and :meth:`labels`.
     ``name`` is what reports call the block (default: its class, numbered when there are several).
     """
 
     name: str | None = None
     exclusive_time = False
     """True if the block lets a job's time shares add up to at most 1."""
-    progress_dependent = False
-    """True if the block asks for something else as jobs progress, so that each round must solve again."""
     uses_spread = False
     """True if the block tells consolidated gangs from others, so that it needs columns for both."""
 
     def limits(self, space: AllocationSpace) -> Iterable[Limit]:
         """The block as bounds on expressions."""
-        raise NotImplementedError(f"{type(self).__name__} does not say what it limits: override limits(space)")
+        raise FormulationError(
+            f"constraint block {describe(self)} does not say what it limits: override limits(space), which returns a "
+            "list of Limit, or build(space, program)"
+        )
 
     def round_limits(self, space: AllocationSpace) -> Iterable[Limit]:
         """Those of its upper limits that hold in every round, not only on average; per-job rows are passed over.
@@ -57,27 +65,63 @@ class Constraint:
 
     def build(self, space: AllocationSpace, program: Program) -> None:
         """Add the block's rows to the program."""
-        for limit in self.limits(space):
-            program.add_rows(build_affine(limit.expression, space, program.block), limit.lower, limit.upper)
+        for rows, lower, upper in built_limits(program.block, self.limits, space):
+            program.add_rows(rows, lower, upper)
 
     def violations(self, space: AllocationSpace, x: FloatArray) -> FloatArray:
         """By how much ``x`` (num_columns,) breaks each row, 0 where it does not.
 
         Relative to the limit where that exceeds 1, so that one tolerance fits steps/s, GPUs and shares.
         """
-        parts = []
-        for limit in self.limits(space):
-            value = build_affine(limit.expression, space, describe(self)).at(x)
-            parts.append(excess(value, limit.lower, limit.upper))
+        limits = built_limits(describe(self), self.limits, space)
+        parts = [excess(rows.at(x), lower, upper) for rows, lower, upper in limits]
         return np.concatenate(parts) if parts else np.zeros(0)
 
     def labels(self, space: AllocationSpace) -> Sequence[str]:
         """A name for each entry of :meth:`violations`."""
         names: list[str] = []
-        for limit in self.limits(space):
-            built = build_affine(limit.expression, space, describe(self))
-            names += built.labels() if built.labels else [str(row) for row in range(built.num_rows)]
+        for rows, _, _ in built_limits(describe(self), self.limits, space):
+            names += rows.labels() if rows.labels else [str(row) for row in range(rows.num_rows)]
         return names
+
+
+def built_limits(
+    user: str, limits: Callable[[AllocationSpace], Iterable[Limit]], space: AllocationSpace
+) -> list[tuple[Affine, FloatArray, FloatArray]]:
+    """Rows, lower and upper bounds (numbers, or (rows,)) of each limit that ``limits(space)`` gives.
+
+    Raises :class:`FormulationError` naming the block if that fails or gives anything but limits.
+    """
+    with guarded(f"constraint block {user}: limits(space)", FormulationError):
+        given: Any = limits(space)
+        listed = list(given) if isinstance(given, Iterable) and not isinstance(given, (str, Mapping)) else None
+    if listed is None:
+        hint = "put the Limit into a list" if isinstance(given, Limit) else "return [] for no limit"
+        raise FormulationError(
+            f"constraint block {user}: limits(space) gave {shown(given)}, must be a list of Limit: {hint}"
+        )
+    built = []
+    for limit in listed:
+        if not isinstance(limit, Limit):
+            raise FormulationError(
+                f"constraint block {user}: limits(space) gave a list with {shown(limit)}, each entry must be a Limit, "
+                "such as Limit(TimeFraction(), upper=0.5)"
+            )
+        rows = build_affine(limit.expression, space, user)
+        built.append((rows, _bound(user, "lower", limit.lower, rows), _bound(user, "upper", limit.upper, rows)))
+    return built
+
+
+def _bound(user: str, side: str, value: Any, rows: Affine) -> FloatArray:
+    """A bound of a limit as an array of no dimension or (rows,)."""
+    what = f"constraint block {user}: {side} of a Limit"
+    wanted = f"a number, or an array of {rows.num_rows} numbers, one per row of the expression"
+    bound = real_numbers(what, value, wanted)
+    if bound.shape not in ((), (rows.num_rows,)):
+        raise FormulationError(f"{what} has shape {bound.shape}, must be {wanted}")
+    if np.isnan(bound).any():
+        raise FormulationError(f"{what} is {'NaN' if bound.ndim == 0 else 'NaN in some rows'}, must be {wanted}")
+    return bound.astype(np.float64)
 
 
 def excess(value: FloatArray, lower: float | FloatArray, upper: float | FloatArray) -> FloatArray:
@@ -106,27 +150,6 @@ def name_blocks(blocks: Sequence[Constraint]) -> dict[str, Constraint]:
             name, number = f"{describe(block)}#{number}", number + 1
         named[name] = block
     return named
-
-
-def checked_amounts(
-    user: str, amounts: Mapping[str, float], what: str, lowest: float = 0.0, highest: float = math.inf
-) -> dict[str, float]:
-    """The mapping as floats; raises naming the block, key and value if one is not a number in range."""
-    if not isinstance(amounts, Mapping):
-        raise FormulationError(f"{user}: expected a mapping of names to {what}, got {amounts!r}")
-    return {str(key): checked_amount(user, f"{what} of {key!r}", v, lowest, highest) for key, v in amounts.items()}
-
-
-def checked_amount(user: str, what: str, value: Any, lowest: float = 0.0, highest: float = math.inf) -> float:
-    """``value`` as a float; raises naming the block if it is not a number in [lowest, highest]."""
-    try:
-        number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if math.isnan(number) or math.isinf(number) or not lowest <= number <= highest:
-        wanted = f">= {lowest:g}" if math.isinf(highest) else f"between {lowest:g} and {highest:g}"
-        raise FormulationError(f"{user}: {what} is {value!r}, must be a finite number {wanted}")
-    return number
 
 
 def tenant_codes(user: str, names: Iterable[str], space: AllocationSpace) -> dict[str, int]:

@@ -22,6 +22,7 @@ class Capacity(Constraint):
     """GPUs of each type in use never exceed those that are up: ``Σ_i s_i x_ij ≤ c_j``; a share counts as its part."""
 
     name: str | None = field(default=None, kw_only=True)
+    progress_dependent = False
 
     def build(self, space: AllocationSpace, program: Program) -> None:
         program.add_rows(GpusUsed(by="gpu_type").build(space), upper=space.capacity.astype(np.float64))
@@ -39,6 +40,7 @@ class TimeShare(Constraint):
     """A job runs on one configuration at a time: its time shares add up to at most 1."""
 
     name: str | None = field(default=None, kw_only=True)
+    progress_dependent = False
     exclusive_time = True
 
     def build(self, space: AllocationSpace, program: Program) -> None:
@@ -59,6 +61,7 @@ class OneConfiguration(Constraint):
     """A job has one configuration for the whole round or none: every time share is 0 or 1 (a MIP)."""
 
     name: str | None = field(default=None, kw_only=True)
+    progress_dependent = False
     exclusive_time = True
 
     def build(self, space: AllocationSpace, program: Program) -> None:

@@ -10,11 +10,10 @@ import numpy as np
 
 from bloxopt.errors import FormulationError, InfeasibleError
 from bloxopt.formulations.affine import Affine
+from bloxopt.formulations.checks import checked_amount, checked_amounts
 from bloxopt.formulations.constraints.base import (
     Constraint,
     Limit,
-    checked_amount,
-    checked_amounts,
     describe,
     excess,
     tenant_codes,
@@ -33,6 +32,7 @@ class TenantQuota(Constraint):
 
     quota: Mapping[str, float]
     name: str | None = field(default=None, kw_only=True)
+    progress_dependent = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "quota", checked_amounts(describe(self), self.quota, "GPUs"))
@@ -74,6 +74,7 @@ class MinimumShare(Constraint):
     share: float | Mapping[str, float]
     of: Literal["isolated", "proportional", "gpus"] = "isolated"
     name: str | None = field(default=None, kw_only=True)
+    progress_dependent = False
 
     def __post_init__(self) -> None:
         user = describe(self)
@@ -142,6 +143,7 @@ class Budget(Constraint):
     amount: float
     price: Mapping[str, float]
     name: str | None = field(default=None, kw_only=True)
+    progress_dependent = False
 
     def __post_init__(self) -> None:
         checked_amount(describe(self), "amount", self.amount)
@@ -169,7 +171,7 @@ class Deadlines(Constraint):
 
     A deadline that its job would miss even on its fastest configuration all the time is ``impossible``:
     ``"raise"`` an :class:`~bloxopt.errors.InfeasibleError` that names the jobs, or ``"drop"`` it (the job is then
-    like one without a deadline).
+    like one without a deadline). Deadlines that are possible one by one but not together raise it either way.
     """
 
     impossible: Literal["raise", "drop"] = "raise"

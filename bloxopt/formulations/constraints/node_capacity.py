@@ -41,6 +41,7 @@ class NodeCapacity(Constraint):
     whole_nodes: bool = False
     name: str | None = field(default=None, kw_only=True)
     uses_spread = True
+    progress_dependent = False
 
     def build(self, space: AllocationSpace, program: Program) -> None:
         for kind, name in enumerate(space.gpu_types):

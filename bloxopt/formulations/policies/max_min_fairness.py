@@ -34,6 +34,8 @@ def max_min_fairness_agnostic(**options: Any) -> Policy:
 class GpuTime(Expression):
     """GPU time of each job per priority weight, ``s_i / w_i Σ_j x_ij``."""
 
+    progress_dependent = False
+
     def build(self, space: AllocationSpace) -> FloatArray:
         share = TimeFraction().build(space)
         worth: FloatArray = share.value * (space.gpu_demand / space.weight[space.job])

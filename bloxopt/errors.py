@@ -5,8 +5,10 @@ The command line prints the message of any :class:`BloxoptError` and exits with 
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
+import os
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class BloxoptError(Exception):
@@ -36,14 +38,19 @@ class ConfigError(InputError):
 class UnknownNameError(InputError):
     """A policy, solver, preset, trace or placement that is not registered."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+    def __init__(self, kind: str, name: object, known: Iterable[str]) -> None:
         names = sorted(known)
+        self.kind = kind
+        self.name = name
+        if not isinstance(name, str):
+            super().__init__(f"{kind} must be a name, not {name!r}: choose one of {', '.join(names)}")
+            return
+        import difflib
+
         lowered = {candidate.lower(): candidate for candidate in names}
         close = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.5)
         hint = f"did you mean {lowered[close[0]]!r}? " if close else ""
         super().__init__(f"unknown {kind} {name!r}: {hint}choose one of {', '.join(names)}")
-        self.kind = kind
-        self.name = name
 
 
 class FormulationError(BloxoptError, ValueError):
@@ -72,3 +79,32 @@ class CheckError(BloxoptError, RuntimeError):
 
 class ResultError(BloxoptError, OSError):
     """Results that cannot be written or read."""
+
+
+@contextmanager
+def guarded(what: str, error: type[BloxoptError] = InputError) -> Iterator[None]:
+    """Around code of the user: whatever it raises becomes ``error``, which names it and the place in its file.
+
+    Errors of bloxopt itself and Ctrl-C pass; ``sys.exit`` in such code does not end the program.
+    """
+    try:
+        yield
+    except BloxoptError:
+        raise
+    except (Exception, SystemExit) as cause:
+        text = f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__
+        raise error(f"{what} raised {text}{_place(cause)}") from cause
+
+
+def _place(cause: BaseException) -> str:
+    """Where the user's file raised, or called what did: the last line in the first file outside bloxopt."""
+    package = os.path.dirname(os.path.abspath(__file__)) + os.sep
+    frames = [
+        frame
+        for frame in traceback.extract_tb(cause.__traceback__)
+        if not frame.filename.startswith((package, "<")) and os.path.basename(frame.filename) != "contextlib.py"
+    ]
+    if not frames:
+        return ""
+    last = [frame for frame in frames if frame.filename == frames[0].filename][-1]
+    return f" ({last.filename}, line {last.lineno})"

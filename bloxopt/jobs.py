@@ -21,6 +21,11 @@ BoolArray = NDArray[np.bool_]
 MAX_GPUS = 1_000_000
 """Most GPUs that a job may ask for: beyond any cluster, so a larger number is a mistake in the input."""
 
+MAX_SECONDS = 1e12
+"""Largest time (s), some 30,000 years: at later ones a float no longer tells moments a thousandth of a second apart."""
+
+TIME_LIMIT = f"at most {MAX_SECONDS:g} s"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
@@ -32,7 +37,7 @@ class Job:
     The work is ``total_steps`` (with a throughput in steps/s from an oracle) or ``duration``
     (seconds on the GPUs it asks for); with a duration alone, a step is one such second.
 
-    Units: seconds (``arrival``, ``duration``, ``deadline``, ``restart_cost``), steps, GPUs, CPUs,
+    Units: seconds up to ``MAX_SECONDS`` (``arrival``, ``duration``, ``deadline``, ``restart_cost``), steps, GPUs, CPUs,
     GiB. ``deadline`` is an absolute time, ``None`` for none. ``restart_cost`` is the time a job
     loses each time it starts again after a preemption. ``weight`` is its priority weight (> 0).
     ``gpu_share`` below 1 asks for that part of one GPU, which the job shares with others. ``needs`` holds
@@ -68,17 +73,22 @@ class Job:
             if not abs(value) <= _LARGEST or value < low or (strict and value == low):
                 fail(field, value, wanted)
 
+        def seconds(field: str, value: Any, low: float, strict: bool, wanted: str) -> None:
+            number(field, value, low, strict, wanted)
+            if value > MAX_SECONDS:
+                fail(field, value, TIME_LIMIT)
+
         for field in ("job_id", "job_type", "tenant"):
             text = getattr(self, field)
             if not isinstance(text, str) or not text or not text.isprintable():
                 fail(field, text, "a non-empty string of printable characters")
-        number("arrival", self.arrival, 0.0, False, "a finite number of seconds >= 0")
+        seconds("arrival", self.arrival, 0.0, False, "a finite number of seconds >= 0")
         if self.total_steps is None and self.duration is None:
             fail("total_steps", None, "given, or duration instead")
         if self.total_steps is not None:
             number("total_steps", self.total_steps, 0.0, True, "a finite number of steps > 0")
         if self.duration is not None:
-            number("duration", self.duration, 0.0, True, "a finite number of seconds > 0")
+            seconds("duration", self.duration, 0.0, True, "a finite number of seconds > 0")
         for field in ("num_gpus", "min_gpus", "max_gpus"):
             value = getattr(self, field)
             if value is None and field != "num_gpus":
@@ -92,8 +102,8 @@ class Job:
             fail("num_gpus", self.num_gpus, f"between min_gpus {low} and max_gpus {high}")
         number("weight", self.weight, 0.0, True, "a finite number > 0")
         if self.deadline is not None:
-            number("deadline", self.deadline, self.arrival, True, "a time after its arrival")
-        number("restart_cost", self.restart_cost, 0.0, False, "a finite number of seconds >= 0")
+            seconds("deadline", self.deadline, self.arrival, True, "a time after its arrival")
+        seconds("restart_cost", self.restart_cost, 0.0, False, "a finite number of seconds >= 0")
         number("cpus_per_gpu", self.cpus_per_gpu, 0.0, False, "a finite number >= 0")
         number("memory_gib_per_gpu", self.memory_gib_per_gpu, 0.0, False, "a finite number >= 0")
         number("gpu_share", self.gpu_share, 0.001, False, "a part of a GPU from 0.001 to 1")
@@ -145,6 +155,8 @@ class JobTable:
         """Columns from ``Job`` objects; raises on a duplicate ``job_id``."""
         seen: set[str] = set()
         for job in jobs:
+            if not isinstance(job, Job):
+                raise TraceError(f"cannot make a table of jobs from {job!r}: give Job objects")
             if job.job_id in seen:
                 raise TraceError(f"job id {job.job_id!r} appears twice: job ids must be unique")
             seen.add(job.job_id)
@@ -166,6 +178,15 @@ class JobTable:
             gpu_share=[job.gpu_share for job in jobs],
             needs=[job.needs for job in jobs],
         )
+
+    def check_times(self) -> None:
+        """Raise :class:`~bloxopt.errors.TraceError` for the first job with a time beyond ``MAX_SECONDS``."""
+        for name in ("arrival", "duration", "deadline", "restart_cost"):
+            values: FloatArray = getattr(self, name)
+            late = (values > MAX_SECONDS) & np.isfinite(values)
+            if np.any(late):
+                row = int(np.argmax(late))
+                raise TraceError(f"job {self.job_id[row]!r}: {name} is {values[row]:g} s, must be {TIME_LIMIT}")
 
     @classmethod
     def from_columns(cls, *, job_id: Any, arrival: Any, num_gpus: Any, **columns: Any) -> JobTable:

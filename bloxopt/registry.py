@@ -24,7 +24,7 @@ class Registry:
         """The object registered under ``name``; raises :class:`UnknownNameError` with a suggestion."""
         try:
             target = self._entries[name]
-        except KeyError:
+        except (KeyError, TypeError):  # what cannot be hashed is no name either
             raise UnknownNameError(self.kind, name, self._entries) from None
         if isinstance(target, str):
             module, _, attribute = target.partition(":")
@@ -33,7 +33,7 @@ class Registry:
         return target
 
     def __contains__(self, name: object) -> bool:
-        return name in self._entries
+        return isinstance(name, str) and name in self._entries
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)

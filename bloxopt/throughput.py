@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import gzip
+import io
 import json
 import math
 import re
@@ -13,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from bloxopt.errors import ThroughputError
+from bloxopt.errors import ThroughputError, guarded
+from bloxopt.input_files import read_input
 from bloxopt.jobs import FloatArray, IntArray, JobTable
 
 if TYPE_CHECKING:
@@ -21,6 +24,10 @@ if TYPE_CHECKING:
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _GAVEL_KEY = re.compile(r"\(['\"](?P<model>.+)['\"], (?P<count>\d+)\)")
+
+
+class UnknownJobTypeError(ThroughputError):
+    """A job type that a throughput table does not have."""
 
 
 class ThroughputOracle(Protocol):
@@ -56,7 +63,7 @@ class DurationThroughput:
             i = int(np.flatnonzero(unknown)[0])
             raise ThroughputError(
                 f"job {jobs.job_id[i]!r} has steps but no duration: give the trace a throughput table "
-                "(throughput=...) or the job a duration"
+                "(--throughput FILE, trace.throughput in an experiment, throughput=... in Python) or the job a duration"
             )
         speed = np.array([self.speed.get(name.lower(), 1.0) for name in gpu_types])
         scale = (num_gpus / jobs.num_gpus) ** self.scaling_exponent
@@ -74,18 +81,25 @@ class CallableThroughput:
     def _rate(self, job_type: str, gpu_type: str, num_gpus: int) -> float:
         key = (job_type, gpu_type, num_gpus)
         if key not in self._known:
-            self._known[key] = _checked(self.function(*key), *key)
+            with guarded(
+                f"throughput of {job_type!r} on {num_gpus} x {gpu_type}: {_name(self.function)}(job_type, gpu_type, "
+                "num_gpus)",
+                ThroughputError,
+            ):
+                rate = self.function(*key)
+            self._known[key] = _checked(rate, *key)
         return self._known[key]
 
     def rates(self, jobs: JobTable, gpu_types: Sequence[str], num_gpus: IntArray) -> FloatArray:
         pairs, inverse = np.unique(np.column_stack([jobs.job_type, num_gpus]), axis=0, return_inverse=True)
-        table = np.array(
-            [
-                [self._rate(jobs.job_types[int(kind)], gpu_type, int(count)) for gpu_type in gpu_types]
-                for kind, count in pairs
-            ],
-            dtype=np.float64,
-        ).reshape(len(pairs), len(gpu_types))
+        table = np.zeros((len(pairs), len(gpu_types)))
+        for row, (kind, count) in enumerate(pairs.tolist()):
+            try:
+                table[row] = [self._rate(jobs.job_types[kind], gpu_type, count) for gpu_type in gpu_types]
+            except UnknownJobTypeError as error:
+                mine = np.flatnonzero(jobs.job_type == kind)
+                others = f" and {len(mine) - 1} others" if len(mine) > 1 else ""
+                raise ThroughputError(f"job {jobs.job_id[mine[0]]!r}{others}: {error}") from None
         return table[inverse.ravel()]
 
 
@@ -105,9 +119,11 @@ class TableThroughput(CallableThroughput):
     def _look_up(self, job_type: str, gpu_type: str, num_gpus: int) -> float:
         if job_type not in self.job_types:
             known = sorted(self.job_types)
+            close = difflib.get_close_matches(job_type, known, n=1, cutoff=0.5)
+            hint = f"did you mean {close[0]!r}? " if close else ""
             others = f" and {len(known) - 5} others" if len(known) > 5 else ""
-            raise ThroughputError(
-                f"job type {job_type!r} is not in the throughput table, which knows {', '.join(known[:5])}{others}"
+            raise UnknownJobTypeError(
+                f"job type {job_type!r} is not in the throughput table: {hint}it knows {', '.join(known[:5])}{others}"
             )
         return self.table.get((job_type, gpu_type.lower(), num_gpus), 0.0)
 
@@ -134,14 +150,12 @@ class TableThroughput(CallableThroughput):
         Source: Narayanan et al., OSDI 2020. The pairs used by space sharing are not read here.
         """
         path = Path(path)
+        data = read_input(path, ThroughputError)
         try:
-            data = path.read_bytes()
             document = json.loads(gzip.decompress(data) if data[:2] == _GZIP_MAGIC else data)
         except (gzip.BadGzipFile, zlib.error, EOFError) as error:
             raise ThroughputError(f"{path}: not valid gzip: {error}") from error
-        except OSError as error:
-            raise ThroughputError(f"{path}: cannot be read: {error.strerror}") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ThroughputError(f"{path}: not valid JSON: {error}") from error
         if not isinstance(document, dict) or not all(isinstance(entries, dict) for entries in document.values()):
             raise ThroughputError(f"{path}: expected GPU type -> job type -> partner -> steps/s, as in Gavel's table")
@@ -176,9 +190,10 @@ def as_oracle(source: Any) -> ThroughputOracle:
         path = Path(source)
         if path.name.lower().endswith((".json", ".json.gz")):
             return TableThroughput.from_gavel_json(path)
+        data = read_input(path, ThroughputError)
         try:
-            frame = pd.read_csv(path)
-        except (OSError, ValueError) as error:
+            frame = pd.read_csv(io.BytesIO(gzip.decompress(data) if data[:2] == _GZIP_MAGIC else data))
+        except (OSError, EOFError, zlib.error, ValueError) as error:
             raise ThroughputError(f"{path}: cannot be read as a throughput table: {error}") from error
         try:
             return TableThroughput.from_pandas(frame)
@@ -193,7 +208,8 @@ def as_oracle(source: Any) -> ThroughputOracle:
 
 def checked_rates(oracle: ThroughputOracle, jobs: JobTable, gpu_types: Sequence[str], num_gpus: IntArray) -> FloatArray:
     """The oracle's rates after checking shape, sign and that each is a number; errors name the job."""
-    raw = oracle.rates(jobs, gpu_types, num_gpus)
+    with guarded(f"the throughput oracle {type(oracle).__name__}", ThroughputError):
+        raw = oracle.rates(jobs, gpu_types, num_gpus)
     try:
         rates = np.asarray(raw, dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -211,6 +227,10 @@ def checked_rates(oracle: ThroughputOracle, jobs: JobTable, gpu_types: Sequence[
             "it must be a finite number of steps/s >= 0"
         )
     return rates
+
+
+def _name(function: Any) -> str:
+    return getattr(function, "__name__", type(function).__name__)
 
 
 def _checked_key(key: Any) -> tuple[str, str, int]:

@@ -57,7 +57,7 @@ def test_a_table_knows_types_in_any_case_and_what_is_absent_cannot_run() -> None
 
 def test_a_table_refuses_a_job_type_it_does_not_know() -> None:
     oracle = TableThroughput({("x", "V100", 2): 3.0})
-    with pytest.raises(ThroughputError, match=r"job type 'y' is not in the throughput table, which knows x$"):
+    with pytest.raises(ThroughputError, match=r"job 'b': job type 'y' is not in the throughput table: it knows x$"):
         rates(oracle, ["V100"])
 
 

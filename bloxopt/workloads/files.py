@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 
 from bloxopt.errors import TraceError
+from bloxopt.input_files import read_input
 
 _GZIP_MAGIC = b"\x1f\x8b"
 
@@ -30,8 +31,10 @@ class TraceFile:
         Raises :class:`~bloxopt.errors.TraceError` where there is nothing readable.
         """
         path = Path(path)
+        if path.is_dir():
+            raise TraceError(f"{path}: is a directory: name a trace file in it")
         archive = next((parent for parent in path.parents if os.path.isfile(parent)), None)
-        data = _decompressed(path, _read(archive or path))
+        data = _decompressed(path, read_input(archive or path, TraceError))
         if archive is not None:
             data = _member(archive, path.relative_to(archive).as_posix(), data)
         elif _is_tar(data):
@@ -64,16 +67,6 @@ class TraceFile:
 
     def _line(self, offset: int) -> int:
         return self.data.count(b"\n", 0, offset) + 1
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except IsADirectoryError:
-        raise TraceError(f"{path}: is a directory: name a trace file in it") from None
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise TraceError(f"{path}: cannot be read: {reason}") from error
 
 
 def _decompressed(path: Path, data: bytes) -> bytes:

@@ -95,8 +95,9 @@ def detect_format(file: TraceFile) -> Format:
     tried = "; ".join(f"{candidate.name} ({candidate.needs()})" for candidate in known)
     line = file.first_line if len(file.first_line) <= 80 else file.first_line[:77] + "..."
     raise TraceError(
-        f"{file.path}: no known trace format: the first line is {line!r}; {hint}name the format with format=..., "
-        f"or change the file to one of: {tried}"
+        f"{file.path}: no known trace format: the first line is {line!r}; {hint}name the format "
+        "(--set trace.format=NAME or trace.format in an experiment, format=... in Python) or change the file to one "
+        f"of: {tried}"
     )
 
 

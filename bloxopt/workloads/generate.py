@@ -8,17 +8,20 @@ from typing import Any
 
 import numpy as np
 
+from bloxopt.arguments import checked_arguments
 from bloxopt.errors import TraceError
-from bloxopt.jobs import MAX_GPUS, FloatArray
+from bloxopt.jobs import MAX_GPUS, MAX_SECONDS, TIME_LIMIT, FloatArray
 from bloxopt.registry import Registry
 from bloxopt.throughput import as_oracle
 from bloxopt.workloads.distributions import DURATIONS, GPU_COUNTS, Categorical, Constant, Distribution, Exponential
+from bloxopt.workloads.mixes import checked_mix, checked_seed
 from bloxopt.workloads.shipped import shipped_throughput
 from bloxopt.workloads.trace import Trace
 
 MAX_JOBS = 10_000_000
 
 
+@checked_arguments(TraceError)
 def generate_trace(
     num_jobs: int,
     jobs_per_hour: float | None = None,
@@ -51,21 +54,30 @@ def generate_trace(
     if isinstance(num_jobs, bool) or not isinstance(num_jobs, (int, np.integer)) or not 1 <= num_jobs <= MAX_JOBS:
         raise TraceError(f"num_jobs is {num_jobs!r}, must be a whole number from 1 to {MAX_JOBS}")
     count = int(num_jobs)
-    streams = [np.random.default_rng(child) for child in np.random.SeedSequence(_checked_seed(seed)).spawn(5)]
+    streams = [np.random.default_rng(child) for child in np.random.SeedSequence(checked_seed(seed)).spawn(5)]
     gaps = _draw("interarrival", _gaps(jobs_per_hour, interarrival), streams[0], count)
     duration = _draw("durations", _distribution(durations, DURATIONS), streams[1], count)
-    _check("durations", duration, duration > 0, "numbers of seconds > 0")
+    _check(
+        "durations", duration, (duration > 0) & (duration <= MAX_SECONDS), f"numbers of seconds > 0 and {TIME_LIMIT}"
+    )
     gpus = _draw("gpu_counts", _distribution(gpu_counts, GPU_COUNTS), streams[2], count)
     _check("gpu_counts", gpus, (gpus >= 1) & (gpus <= MAX_GPUS) & (gpus == np.floor(gpus)), f"whole, 1 to {MAX_GPUS}")
+    arrival = np.cumsum(gaps)
+    if arrival[-1] > MAX_SECONDS:
+        raise TraceError(
+            f"the last of {count} jobs would arrive after {arrival[-1]:g} s, must be {TIME_LIMIT}: raise jobs_per_hour "
+            "(or make interarrival shorter)"
+        )
     columns: dict[str, Any] = {}
     if tenants is not None:
+        checked_mix("tenants", tenants)
         names = np.array(list(tenants), dtype=object)
         drawn = Categorical(dict(enumerate(tenants.values()))).sample(streams[3], count)
         columns["tenant"] = names[drawn.astype(np.int64)]
     trace = Trace.from_columns(
         name,
         job_id=np.array([str(row) for row in range(count)], dtype=object),
-        arrival=np.cumsum(gaps),
+        arrival=arrival,
         duration=duration,
         num_gpus=gpus.astype(np.int64),
         **columns,
@@ -90,7 +102,8 @@ JOB_TYPES = Registry("job type mix", {"gavel": gavel_job_types})
 
 def _gaps(jobs_per_hour: float | None, interarrival: float | Distribution | None) -> Distribution:
     if (jobs_per_hour is None) == (interarrival is None):
-        raise TraceError("give either jobs_per_hour or interarrival")
+        both = "both given: " if jobs_per_hour is not None else ""
+        raise TraceError(f"{both}give either jobs_per_hour or interarrival")
     if interarrival is not None:
         return interarrival if isinstance(interarrival, Distribution) else Constant(interarrival)
     assert jobs_per_hour is not None
@@ -127,9 +140,3 @@ def _check(what: str, values: FloatArray, good: Any, wanted: str) -> None:
     bad = ~(np.isfinite(values) & good)
     if np.any(bad):
         raise TraceError(f"{what}: drew {values[np.argmax(bad)]!r}, must be finite {wanted}")
-
-
-def _checked_seed(seed: int) -> int:
-    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
-        raise TraceError(f"seed is {seed!r}, must be a whole number >= 0")
-    return int(seed)

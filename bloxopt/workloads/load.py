@@ -28,13 +28,13 @@ def load_trace(name_or_path: str | Path | Trace, format: str | None = None, thro
     if isinstance(name_or_path, Trace):
         return name_or_path if throughput is None else name_or_path.with_throughput(throughput)
     if not isinstance(name_or_path, (str, Path)):
-        raise TraceError(f"cannot load a trace from {type(name_or_path).__name__}: give a name, a path or a Trace")
+        raise TraceError(f"cannot load a trace from {name_or_path!r}: give a name, a path or a Trace")
     shipped: ShippedTrace | None = TRACES.get(str(name_or_path)) if name_or_path in TRACES else None
     if shipped is None and _is_only_a_name(name_or_path):
         raise UnknownNameError("trace", str(name_or_path), TRACES)
+    known: Format | None = FORMATS.get(format) if format is not None else None
     if shipped is not None and format not in (None, shipped.format):
         raise TraceError(f"trace {shipped.name!r} is in format {shipped.format!r}, not {format!r}: leave format out")
-    known: Format | None = FORMATS.get(format) if format is not None else None
     oracle = None if throughput is None else as_oracle(throughput)
     if shipped is None:
         file = TraceFile.open(name_or_path)

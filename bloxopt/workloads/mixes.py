@@ -33,6 +33,13 @@ def checked_mix(what: str, mix: Mapping[Choice, float]) -> tuple[list[Choice], F
     return list(mix), weights / weights.sum()
 
 
+def checked_seed(seed: object) -> int:
+    """The seed if it is a whole number >= 0; raises :class:`~bloxopt.errors.TraceError`."""
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
+        raise TraceError(f"seed is {seed!r}, must be a whole number >= 0")
+    return int(seed)
+
+
 def assign_counts(
     name: str, choices: IntArray, weights: FloatArray, runnable: BoolArray, rng: np.random.Generator
 ) -> IntArray:
@@ -57,7 +64,7 @@ def assign_counts(
             raise TraceError(
                 f"trace {name!r}: the GPU demand cannot be met: {len(members)} jobs can only run on {usable} of the "
                 f"counts {', '.join(map(str, choices))}, but the mix gives {len(fitting)} such requests: raise their "
-                "weight, or change the job types first (with_job_types)"
+                "weight, or change the job types first (job_types under [trace], with_job_types in Python)"
             )
         taken = rng.choice(fitting, size=len(members), replace=False)
         dealt[members] = drawn[taken]

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bloxopt.errors import TraceError
-from bloxopt.jobs import MAX_GPUS, BoolArray, FloatArray, IntArray
+from bloxopt.jobs import MAX_GPUS, MAX_SECONDS, BoolArray, FloatArray, IntArray
 from bloxopt.workloads.files import TraceFile
 
 TextArray = NDArray[np.object_]
@@ -27,7 +27,7 @@ NOT_NEGATIVE = "a finite number >= 0"
 GPUS = f"a whole number of GPUs from 1 to {MAX_GPUS}"
 
 LARGEST = 1e18
-"""Largest number in a trace (seconds, steps): products of two stay finite, and time never gets near."""
+"""Largest number in a trace but for times, which end at ``MAX_SECONDS``: products of two stay finite."""
 
 _MISSING = ("", None)
 
@@ -124,7 +124,14 @@ class Table:
         return np.fromiter((cell in _MISSING or cell != cell for cell in cells), np.bool_, len(self))
 
     def numbers(
-        self, field: str, wanted: str, *, strict: bool = False, low: float = 0.0, default: float | None = None
+        self,
+        field: str,
+        wanted: str,
+        *,
+        strict: bool = False,
+        low: float = 0.0,
+        high: float = LARGEST,
+        default: float | None = None,
     ) -> FloatArray:
         """A column as finite floats >= ``low`` (> ``low`` if ``strict``); ``default`` fills empty cells."""
         values, readable = _floats(self.columns.get(field, [None] * len(self)))
@@ -134,8 +141,13 @@ class Table:
             values[missing] = default
             good |= missing
         self.fail(~good, field, wanted)
-        self.fail((values > LARGEST) & np.isfinite(values), field, f"at most {LARGEST:g}")
+        self.fail((values > high) & np.isfinite(values), field, f"at most {high:g}")
         return values
+
+    def seconds(self, field: str, *, strict: bool = False, default: float | None = None) -> FloatArray:
+        """A column as times or durations (s) from 0, or above 0 if ``strict``, to ``MAX_SECONDS``."""
+        wanted = POSITIVE_SECONDS if strict else SECONDS
+        return self.numbers(field, wanted, strict=strict, high=MAX_SECONDS, default=default)
 
     def whole_numbers(self, field: str, wanted: str = GPUS, default: IntArray | None = None) -> IntArray:
         """A column as whole numbers from 1 to ``MAX_GPUS``; rows of ``default`` fill empty cells."""

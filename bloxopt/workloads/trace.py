@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from bloxopt.errors import TraceError
 from bloxopt.jobs import FloatArray, Job, JobTable
-from bloxopt.throughput import DurationThroughput, ThroughputOracle, checked_rates
+from bloxopt.throughput import DurationThroughput, ThroughputOracle, as_oracle, checked_rates
 from bloxopt.workloads import transforms
 
 if TYPE_CHECKING:
@@ -49,8 +49,16 @@ class Trace:
     with_restart_cost = transforms.with_restart_cost
 
     def __post_init__(self) -> None:
+        if not isinstance(self.jobs, JobTable):
+            raise TraceError(f"trace {self.name!r}: jobs is {type(self.jobs).__name__}, must be a JobTable")
+        if not hasattr(self.throughput, "rates"):
+            raise TraceError(f"trace {self.name!r}: throughput is {self.throughput!r}, must be an oracle")
         if len(self.jobs) == 0:
             raise TraceError(f"trace {self.name!r} has no jobs")
+        try:
+            self.jobs.check_times()
+        except TraceError as error:
+            raise TraceError(f"trace {self.name!r}: {error}") from None
         for name, values in self.extra.items():
             if len(values) != len(self.jobs):
                 raise TraceError(
@@ -58,9 +66,15 @@ class Trace:
                 )
 
     @classmethod
-    def from_jobs(cls, jobs: Iterable[Job], throughput: ThroughputOracle | None = None, name: str = "custom") -> Trace:
-        """A trace of ``Job`` objects; without ``throughput`` the jobs need a duration."""
-        return cls(name, JobTable.from_jobs(list(jobs)), throughput or DurationThroughput())
+    def from_jobs(cls, jobs: Iterable[Job], throughput: Any = None, name: str = "custom") -> Trace:
+        """A trace of ``Job`` objects; without ``throughput`` the jobs need a duration.
+
+        ``throughput`` is an oracle, a function, a table or a path to one.
+        """
+        if not isinstance(jobs, Iterable):
+            raise TraceError(f"cannot make a trace of {jobs!r}: give Job objects")
+        oracle = DurationThroughput() if throughput is None else as_oracle(throughput)
+        return cls(name, JobTable.from_jobs(list(jobs)), oracle)
 
     @classmethod
     def from_columns(
@@ -83,7 +97,19 @@ class Trace:
 
     def take(self, index: Any) -> Trace:
         """The jobs at ``index`` (increasing integers or a mask), everything else unchanged."""
-        if len(self.jobs.job_id[index]) == 0:
+        try:
+            if not isinstance(index, slice):
+                index = np.atleast_1d(np.asarray(index, None if np.size(index) else np.int64))
+            picked = np.arange(len(self))[index]
+            if np.any(np.diff(picked) <= 0):
+                raise ValueError
+        except (IndexError, TypeError, ValueError):
+            raise TraceError(
+                f"trace {self.name!r}: cannot take {index!r}: give increasing row numbers from 0 to {len(self) - 1}, "
+                f"or a mask of {len(self)} truth values"
+            ) from None
+        index = picked
+        if len(picked) == 0:
             raise TraceError(f"trace {self.name!r}: no job is left of {len(self)}")
         return replace(
             self,
@@ -159,4 +185,6 @@ class Trace:
         """
         from bloxopt.workloads.writer import write_trace
 
+        if not isinstance(path, (str, Path)):
+            raise TraceError(f"cannot write a trace to {path!r}: give the path of a file")
         write_trace(self.to_pandas(), Path(path))

@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from bloxopt.arguments import checked_arguments, fits
 from bloxopt.errors import TraceError
 from bloxopt.jobs import MAX_GPUS, BoolArray, FloatArray, JobTable
 from bloxopt.throughput import as_oracle, checked_rates
-from bloxopt.workloads.mixes import assign_counts, checked_mix
+from bloxopt.workloads.mixes import assign_counts, checked_mix, checked_seed
 
 if TYPE_CHECKING:
     from bloxopt.workloads.trace import Trace
 
 
-def window(trace: Trace, start: float, end: float = math.inf, *, rebase: bool = True) -> Trace:
+@checked_arguments(TraceError)
+def window(trace: Trace, /, start: float, end: float = math.inf, *, rebase: bool = True) -> Trace:
     """The jobs that arrive in ``start <= arrival < end`` (seconds).
 
     ``rebase`` moves time so that ``start`` becomes 0; deadlines move along.
@@ -36,15 +38,18 @@ def window(trace: Trace, start: float, end: float = math.inf, *, rebase: bool = 
     return _with_arrivals(part, part.jobs.arrival - start) if rebase else part
 
 
-def head(trace: Trace, count: int) -> Trace:
+@checked_arguments(TraceError)
+def head(trace: Trace, /, count: int) -> Trace:
     """The first ``count`` jobs to arrive, or all when there are fewer."""
-    if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1:
+    if count < 1:
         raise TraceError(f"head({count!r}): needs a whole number of jobs >= 1")
     return trace.take(slice(0, int(count)))
 
 
+@checked_arguments(TraceError)
 def where(
     trace: Trace,
+    /,
     *,
     min_gpus: int | None = None,
     max_gpus: int | None = None,
@@ -59,6 +64,9 @@ def where(
     GPUs are those a job asks for; durations are seconds on them (on ``gpu_type`` where only a
     throughput table gives them). Raises when no job is left or a name does not occur.
     """
+    for name, bound in (("min_duration", min_duration), ("max_duration", max_duration)):
+        if bound is not None and math.isnan(bound):
+            raise TraceError(f"where: {name} is nan, must be a number of seconds")
     mask = np.ones(len(trace), np.bool_)
     if min_gpus is not None:
         mask &= trace.jobs.num_gpus >= min_gpus
@@ -75,7 +83,8 @@ def where(
     return trace.take(mask)
 
 
-def scale_load(trace: Trace, factor: float) -> Trace:
+@checked_arguments(TraceError)
+def scale_load(trace: Trace, /, factor: float) -> Trace:
     """Arrivals compressed around the first one, so that the offered load is ``factor`` times as high.
 
     Deadlines keep their distance from the arrival.
@@ -83,11 +92,14 @@ def scale_load(trace: Trace, factor: float) -> Trace:
     if not (math.isfinite(factor) and factor > 0):
         raise TraceError(f"scale_load({factor!r}): needs a finite factor > 0")
     first = trace.jobs.arrival[0]
-    return _with_arrivals(trace, first + (trace.jobs.arrival - first) / factor)
+    with np.errstate(over="ignore"):  # a factor that small is refused by the trace
+        return _with_arrivals(trace, first + (trace.jobs.arrival - first) / factor)
 
 
+@checked_arguments(TraceError)
 def with_gpu_demand(
     trace: Trace,
+    /,
     mix: Mapping[int, float],
     seed: int = 0,
     *,
@@ -102,11 +114,10 @@ def with_gpu_demand(
     distributed; an error says so when there are too few. Rigid jobs stay rigid; the range of an
     elastic one grows to hold its new request.
     """
-    if keep not in ("duration", "gpu_time"):
-        raise TraceError(f"keep={keep!r}: choose 'duration' or 'gpu_time'")
     counts, weights = checked_mix("GPU demand", mix)
-    if any(count != int(count) or not 1 <= count <= MAX_GPUS for count in counts):
-        raise TraceError(f"GPU demand {sorted(counts)}: counts must be whole numbers of GPUs from 1 to {MAX_GPUS}")
+    seed = checked_seed(seed)
+    if not all(fits(count, float) and 1 <= count <= MAX_GPUS and count == int(count) for count in counts):
+        raise TraceError(f"GPU demand {counts}: counts must be whole numbers of GPUs from 1 to {MAX_GPUS}")
     jobs = trace.jobs
     choices = np.array(counts, dtype=np.int64)
     runnable = np.column_stack(
@@ -129,8 +140,10 @@ def with_gpu_demand(
     return replace(trace, jobs=replace(changed, total_steps=changed.total_steps * (after / before)))
 
 
+@checked_arguments(TraceError)
 def with_job_types(
     trace: Trace,
+    /,
     mix: Mapping[str, float],
     seed: int = 0,
     *,
@@ -144,6 +157,7 @@ def with_job_types(
     count, as Gavel's generator does; an error names the count that none runs on.
     """
     names, weights = checked_mix("job type mix", mix)
+    seed = checked_seed(seed)
     if not all(isinstance(name, str) and name for name in names):
         raise TraceError(f"job type mix {names!r}: job types must be non-empty strings")
     jobs = trace.jobs
@@ -180,9 +194,10 @@ def with_job_types(
     return replace(trace, jobs=replace(changed, total_steps=steps), throughput=oracle)
 
 
-def with_elastic_range(trace: Trace, min_gpus: int, max_gpus: int) -> Trace:
+@checked_arguments(TraceError)
+def with_elastic_range(trace: Trace, /, min_gpus: int, max_gpus: int) -> Trace:
     """Every job may run on ``min_gpus`` … ``max_gpus``, widened where its request lies outside."""
-    if not (min_gpus == int(min_gpus) and max_gpus == int(max_gpus) and 1 <= min_gpus <= max_gpus <= MAX_GPUS):
+    if not (1 <= min_gpus <= max_gpus <= MAX_GPUS):
         raise TraceError(
             f"elastic range {min_gpus!r} to {max_gpus!r}: needs whole numbers, 1 <= min <= max <= {MAX_GPUS}"
         )
@@ -195,12 +210,14 @@ def with_elastic_range(trace: Trace, min_gpus: int, max_gpus: int) -> Trace:
     return replace(trace, jobs=jobs)
 
 
-def with_throughput(trace: Trace, source: Any) -> Trace:
+@checked_arguments(TraceError)
+def with_throughput(trace: Trace, /, source: Any) -> Trace:
     """The same jobs with other throughputs: an oracle, a function, a table or a path to one."""
     return replace(trace, throughput=as_oracle(source))
 
 
-def with_restart_cost(trace: Trace, seconds: float) -> Trace:
+@checked_arguments(TraceError)
+def with_restart_cost(trace: Trace, /, seconds: float) -> Trace:
     """Every job loses ``seconds`` each time it starts again after a preemption."""
     if not (math.isfinite(seconds) and seconds >= 0):
         raise TraceError(f"with_restart_cost({seconds!r}): needs a finite number of seconds >= 0")

@@ -108,7 +108,10 @@ def test_an_infinite_rate_puts_all_jobs_at_time_zero() -> None:
         ({"num_jobs": 0, "jobs_per_hour": 1}, "num_jobs is 0"),
         ({"num_jobs": 2.5, "jobs_per_hour": 1}, "num_jobs is 2.5"),
         ({"num_jobs": 5}, "give either jobs_per_hour or interarrival"),
-        ({"num_jobs": 5, "jobs_per_hour": 1, "interarrival": 3}, "give either jobs_per_hour or interarrival"),
+        (
+            {"num_jobs": 5, "jobs_per_hour": 1, "interarrival": 3},
+            "both given: give either jobs_per_hour or interarrival",
+        ),
         ({"num_jobs": 5, "jobs_per_hour": 0}, "jobs_per_hour is 0"),
         ({"num_jobs": 5, "jobs_per_hour": math.nan}, "jobs_per_hour is nan"),
         ({"num_jobs": 5, "interarrival": -1}, "interarrival: drew .*-1"),
@@ -117,11 +120,17 @@ def test_an_infinite_rate_puts_all_jobs_at_time_zero() -> None:
             "durations: drew .*must be finite numbers of seconds > 0",
         ),
         ({"num_jobs": 5, "jobs_per_hour": 1, "durations": math.nan}, "durations: drew .*nan"),
-        ({"num_jobs": 5, "jobs_per_hour": 1, "gpu_counts": 1.5}, "gpu_counts: drew"),
+        (
+            {"num_jobs": 5, "jobs_per_hour": 1, "gpu_counts": 1.5},
+            "gpu_counts is 1.5, must be text or a whole number or a mapping",
+        ),
         ({"num_jobs": 5, "jobs_per_hour": 1, "gpu_counts": {}}, "needs at least one choice"),
         ({"num_jobs": 5, "jobs_per_hour": 1, "seed": -1}, "seed is -1"),
         ({"num_jobs": 5, "jobs_per_hour": 1, "restart_cost": -1}, "with_restart_cost"),
-        ({"num_jobs": 5, "jobs_per_hour": 1, "durations": object()}, "durations: cannot draw"),
+        (
+            {"num_jobs": 5, "jobs_per_hour": 1, "durations": object()},
+            "durations is <object .*must be text or a number or a Distribution",
+        ),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(arguments: dict[str, object], message: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from bloxopt.throughput import ThroughputOracle
-from bloxopt.workloads import table as cells
 from bloxopt.workloads.files import TraceFile
 from bloxopt.workloads.formats import Format
 from bloxopt.workloads.table import Table
@@ -27,7 +26,7 @@ def read(file: TraceFile, throughput: ThroughputOracle | None) -> Trace:
     table.fail(duration == 0, "total_iterations", "larger: with iteration_time it makes no time at all")
     notes = []
     if "duration" in table.columns:
-        differs = ~np.isclose(table.numbers("duration", cells.SECONDS), duration, rtol=1e-6, atol=1e-6)
+        differs = ~np.isclose(table.seconds("duration"), duration, rtol=1e-6, atol=1e-6)
         if np.any(differs):
             notes.append(
                 f"{int(differs.sum())} jobs have a duration other than total_iterations x iteration_time; "
@@ -38,7 +37,7 @@ def read(file: TraceFile, throughput: ThroughputOracle | None) -> Trace:
         throughput,
         notes=notes,
         job_id=table.identifiers(),
-        arrival=table.numbers("arrival_time", cells.SECONDS),
+        arrival=table.seconds("arrival_time"),
         total_steps=iterations,
         duration=duration,
         num_gpus=table.whole_numbers("num_gpus"),

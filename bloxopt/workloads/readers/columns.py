@@ -37,9 +37,9 @@ _SHARE = "a part of a GPU from 0.001 to 1"
 def trace_from_table(table: Table, name: str, throughput: ThroughputOracle | None) -> Trace:
     """Check every column of our own format and build the trace."""
     _check_names(table)
-    arrival = table.numbers("arrival", cells.SECONDS)
+    arrival = table.seconds("arrival")
     steps = table.numbers("total_steps", cells.STEPS, strict=True, default=np.nan)
-    duration = table.numbers("duration", cells.POSITIVE_SECONDS, strict=True, default=np.nan)
+    duration = table.seconds("duration", strict=True, default=np.nan)
     table.fail(np.isnan(steps) & np.isnan(duration), "total_steps", "given, or duration instead")
     num_gpus = table.whole_numbers("num_gpus")
     min_gpus, max_gpus = (
@@ -48,7 +48,7 @@ def trace_from_table(table: Table, name: str, throughput: ThroughputOracle | Non
     )
     table.fail(min_gpus > num_gpus, "min_gpus", "at most num_gpus")
     table.fail(max_gpus < num_gpus, "max_gpus", "at least num_gpus")
-    deadline = table.numbers("deadline", cells.SECONDS, default=np.inf)
+    deadline = table.seconds("deadline", default=np.inf)
     table.fail(deadline <= arrival, "deadline", "a time after the arrival, in seconds")
     share = table.numbers("gpu_share", _SHARE, low=0.001, default=1.0)
     table.fail(share > 1, "gpu_share", _SHARE)
@@ -67,7 +67,7 @@ def trace_from_table(table: Table, name: str, throughput: ThroughputOracle | Non
         tenant=table.text("tenant", "default"),
         weight=table.numbers("weight", cells.POSITIVE, strict=True, default=1.0),
         deadline=deadline,
-        restart_cost=table.numbers("restart_cost", cells.SECONDS, default=0.0),
+        restart_cost=table.seconds("restart_cost", default=0.0),
         cpus_per_gpu=table.numbers("cpus_per_gpu", cells.NOT_NEGATIVE, default=0.0),
         memory_gib_per_gpu=table.numbers("memory_gib_per_gpu", cells.NOT_NEGATIVE, default=0.0),
         gpu_share=share,

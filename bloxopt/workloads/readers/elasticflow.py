@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bloxopt.throughput import ThroughputOracle
-from bloxopt.workloads import table as cells
 from bloxopt.workloads.files import TraceFile
 from bloxopt.workloads.formats import Format
 from bloxopt.workloads.table import Table
@@ -15,13 +14,13 @@ COLUMNS = ("job_id", "submission_time", "duration", "num_gpu")
 def read(file: TraceFile, throughput: ThroughputOracle | None) -> Trace:
     """Jobs of one ElasticFlow cluster; arrivals are seconds since its first submission."""
     table = Table.from_text(file, required=COLUMNS)
-    submitted = table.numbers("submission_time", cells.SECONDS)
+    submitted = table.seconds("submission_time")
     return Trace.from_columns(
         file.path.name,
         throughput,
         job_id=table.identifiers(),
         arrival=submitted - submitted.min(),
-        duration=table.numbers("duration", cells.POSITIVE_SECONDS, strict=True),
+        duration=table.seconds("duration", strict=True),
         num_gpus=table.whole_numbers("num_gpu"),
     )
 

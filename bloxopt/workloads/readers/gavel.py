@@ -51,7 +51,7 @@ def job_columns(table: Table) -> dict[str, Any]:
     """The columns that Gavel's format and its descendants share."""
     return {
         "job_id": table.row_numbers(),
-        "arrival": table.numbers("arrival", cells.SECONDS),
+        "arrival": table.seconds("arrival"),
         "job_type": table.text("job_type"),
         "total_steps": table.numbers("total_steps", cells.STEPS, strict=True),
         "num_gpus": table.whole_numbers("scale_factor"),

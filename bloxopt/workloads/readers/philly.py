@@ -7,7 +7,6 @@ import pandas as pd
 
 from bloxopt.jobs import FloatArray
 from bloxopt.throughput import ThroughputOracle
-from bloxopt.workloads import table as cells
 from bloxopt.workloads.files import TraceFile
 from bloxopt.workloads.formats import Format
 from bloxopt.workloads.table import Table
@@ -29,7 +28,7 @@ def read(file: TraceFile, throughput: ThroughputOracle | None) -> Trace:
         throughput,
         job_id=table.row_numbers(),
         arrival=seconds - seconds.min(),
-        duration=table.numbers("duration", cells.POSITIVE_SECONDS, strict=True),
+        duration=table.seconds("duration", strict=True),
         num_gpus=table.whole_numbers("num_gpus"),
         tenant=table.text("cluster"),
     )

@@ -7,7 +7,6 @@ import numpy as np
 from bloxopt.errors import TraceError
 from bloxopt.jobs import MAX_GPUS
 from bloxopt.throughput import TableThroughput, ThroughputOracle
-from bloxopt.workloads import table as cells
 from bloxopt.workloads.files import TraceFile
 from bloxopt.workloads.formats import Format
 from bloxopt.workloads.pollux_profiles import GPU_TYPE, load_profiles
@@ -49,7 +48,7 @@ def read(file: TraceFile, throughput: ThroughputOracle | None) -> Trace:
         file.path.name,
         throughput or TableThroughput(rates),
         job_id=table.identifiers("name"),
-        arrival=table.numbers("time", cells.SECONDS),
+        arrival=table.seconds("time"),
         job_type=job_types,
         total_steps=steps,
         num_gpus=gpus,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bloxopt.throughput import ThroughputOracle
-from bloxopt.workloads import table as cells
 from bloxopt.workloads.files import TraceFile
 from bloxopt.workloads.formats import Format
 from bloxopt.workloads.readers import gavel
@@ -23,7 +22,7 @@ def read(file: TraceFile, throughput: ThroughputOracle | None) -> Trace:
     table = Table.from_text(file, delimiter="\t", names=COLUMNS)
     oracle = throughput or shipped_throughput("shockwave/tacc_throughputs.json.gz")
     columns = gavel.job_columns(table)
-    duration = table.numbers("duration", cells.POSITIVE_SECONDS, strict=True)
+    duration = table.seconds("duration", strict=True)
     return Trace.from_columns(
         file.path.name,
         oracle,

@@ -9,7 +9,6 @@ import numpy as np
 
 from bloxopt.errors import TraceError
 from bloxopt.throughput import ThroughputOracle
-from bloxopt.workloads import table as cells
 from bloxopt.workloads.files import TraceFile
 from bloxopt.workloads.formats import Format
 from bloxopt.workloads.shipped import data_path
@@ -47,7 +46,7 @@ def read(file: TraceFile, throughput: ThroughputOracle | None) -> Trace:
         file.path.name,
         throughput,
         job_id=table.identifiers(),
-        arrival=table.numbers("arrival", cells.SECONDS),
+        arrival=table.seconds("arrival"),
         job_type=models,
         total_steps=iterations,
         duration=iterations * seconds,

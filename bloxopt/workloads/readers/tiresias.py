@@ -22,10 +22,10 @@ def read(file: TraceFile, throughput: ThroughputOracle | None) -> Trace:
         file.path.name,
         throughput,
         job_id=table.identifiers(),
-        arrival=table.numbers("submit_time", cells.SECONDS),
+        arrival=table.seconds("submit_time"),
         job_type=table.text("model_name"),
         total_steps=table.numbers("iterations", cells.STEPS, strict=True),
-        duration=table.numbers("duration", cells.POSITIVE_SECONDS, strict=True),
+        duration=table.seconds("duration", strict=True),
         num_gpus=table.whole_numbers("num_gpu"),
     )
 

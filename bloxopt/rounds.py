@@ -153,7 +153,8 @@ class Scheduler:
         admit, reject = self.admission.decide(asked, ledger, self.backend.catalog, state.now)
         ledger.admit(admit)
         ledger.reject(reject)
-        self._pending = np.setdiff1d(asked, np.concatenate([admit, reject]))
+        decided = len(admit) + len(reject)
+        self._pending = asked[:0] if decided == len(asked) else np.setdiff1d(asked, np.concatenate([admit, reject]))
         self._stale = self._stale or len(admit) > 0
         return len(admit)
 

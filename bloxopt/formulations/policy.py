@@ -40,6 +40,7 @@ class Policy:
     name: str = "custom"
     description: str = ""
     heterogeneity_aware: bool = True
+    _limiting: tuple[Constraint, ...] = field(init=False, repr=False, default=())
 
     def __post_init__(self) -> None:
         for field_name, text in (("name", self.name), ("description", self.description)):
@@ -60,6 +61,7 @@ class Policy:
                 raise FormulationError(f"{user}: {shown(block)} is not a constraint block{hint}")
         name_blocks(blocks)
         object.__setattr__(self, "constraints", blocks)
+        object.__setattr__(self, "_limiting", tuple(block for block in blocks if block.limits_rounds))
 
     @property
     def blocks(self) -> tuple[Constraint, ...]:
@@ -86,7 +88,7 @@ class Policy:
 
     def round_limits(self, space: AllocationSpace) -> RoundLimits | None:
         """The upper limits of its blocks that hold in every round, None if it has none."""
-        return RoundLimits.of(self.blocks, space)
+        return RoundLimits.of(self._limiting, space) if self._limiting else None
 
     def rank(self, space: AllocationSpace) -> IntArray | None:
         """Active jobs in the order of a Priority objective, without building a program; None for others."""

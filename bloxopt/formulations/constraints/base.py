@@ -56,12 +56,18 @@ class Constraint(ProgressDependent):
             "list of Limit, or build(space, program)"
         )
 
+    @property
+    def limits_rounds(self) -> bool:
+        """True if :meth:`round_limits` may have something to say."""
+        mine = type(self)
+        return mine.round_limits is not Constraint.round_limits or mine.limits is not Constraint.limits
+
     def round_limits(self, space: AllocationSpace) -> Iterable[Limit]:
         """Those of its upper limits that hold in every round, not only on average; per-job rows are passed over.
 
         By default all upper limits of a block that overrides :meth:`limits`.
         """
-        return () if type(self).limits is Constraint.limits else self.limits(space)
+        return self.limits(space) if self.limits_rounds else ()
 
     def build(self, space: AllocationSpace, program: Program) -> None:
         """Add the block's rows to the program."""

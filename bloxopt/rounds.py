@@ -169,8 +169,12 @@ class Scheduler:
                 return None
         self._isolated.account(space)
         allocation = self.policy.allocate(space, solver=self.solver, options=self.solver_options)
-        self.selector.replanned(previous, space.now)
-        self._plan = Plan(allocation, space.now)
+        plan = Plan(allocation, space.now)
+        if previous is not None and not self._stale and plan.shares_time:
+            plan.carry_on(previous)
+        else:
+            self.selector.replanned(previous, space.now)
+        self._plan = plan
         self._stale = False
         return allocation
 

@@ -10,8 +10,8 @@ from bloxopt.errors import InputError, guarded
 from bloxopt.placement.strategy import Found, Offer, Strategy, WholeRound
 
 _CONTRACT = (
-    "a placement function is called with (offer, need) and returns None if the gang does not fit, else (nodes, counts): "
-    "numbers of different nodes, and GPUs on each, at most offer.available[node], that add up to need"
+    "a placement function is called with (offer, need) and returns None if the gang does not fit, else (nodes, "
+    "counts): numbers of different nodes, and GPUs on each, at most offer.available[node], that add up to need"
 )
 
 
@@ -80,10 +80,8 @@ def _fault(found: Found, offer: Offer, need: int) -> str:
         return f"that is {sum(counts)} GPUs"
     if gpus is None:
         return ""
-    offset, free = (
-        offer.workspace.cluster.gpu_offset,
-        offer.workspace.able_gpus(offer.workspace.jobs.gpu_milli[offer.row]),
-    )
+    workspace = offer.workspace
+    offset, free = workspace.cluster.gpu_offset, workspace.able_gpus(workspace.jobs.gpu_milli[offer.row])
     owners = np.repeat(nodes, counts).tolist()
     mine = len(gpus) == need == len(set(gpus)) and all(
         offset[node] <= gpu < offset[node + 1] and free[gpu] for node, gpu in zip(owners, gpus, strict=True)

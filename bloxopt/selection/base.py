@@ -76,8 +76,9 @@ class Plan:
     """The latest allocation with the time that each of its columns has received since it was made.
 
     Flat arrays per column: ``row`` (job row of the ledger), ``gpu_type``, ``num_gpus``, ``gpu_demand``, ``share`` of
-    time, ``received`` seconds. ``made_at`` seconds. Columns that differ in ``spread`` alone are one here;
-    ``promised`` marks those that the allocation gives the fewest nodes for most of their time (None: it does not say).
+    time, ``received`` seconds, ``due`` seconds promised by the plans that this one continues. ``made_at`` seconds.
+    Columns that differ in ``spread`` alone are one here; ``promised`` marks those that the allocation gives the fewest
+    nodes for most of their time (None: it does not say).
     """
 
     def __init__(self, allocation: Allocation, made_at: float) -> None:
@@ -99,8 +100,30 @@ class Plan:
             self.row, self.gpu_type, self.num_gpus = self.row[first], self.gpu_type[first], self.num_gpus[first]
             self.gpu_demand = self.gpu_demand[first]
         self.received: FloatArray = np.zeros(len(self.row))
+        self.due: FloatArray = np.zeros(len(self.row))
         self._order: IntArray = np.argsort(key)
         self._sorted_key: IntArray = key[self._order]
+
+    @property
+    def shares_time(self) -> bool:
+        """Whether some column has part of the time, so that who runs must change from round to round."""
+        return bool(((self.share > _NO_SHARE) & (self.share < 1.0 - _NO_SHARE)).any())
+
+    def owed(self, now: float) -> FloatArray:
+        """Seconds that each column is behind (> 0) or ahead of its share at the time ``now``."""
+        owed: FloatArray = self.due + self.share * (now - self.made_at) - self.received
+        return owed
+
+    def carry_on(self, previous: Plan) -> None:
+        """Go on counting where a plan for the same jobs and nodes stopped: what it still owes stays owed.
+
+        A plan made anew in every round would otherwise forget each time that the others had their turn, and always
+        run the job with the largest share.
+        """
+        at = previous.position(self.row, self.gpu_type, self.num_gpus)
+        known = at >= 0
+        self.due[known] = (previous.due + previous.share * (self.made_at - previous.made_at))[at[known]]
+        self.received[known] = previous.received[at[known]]
 
     def position(self, row: IntArray, gpu_type: IntArray, num_gpus: IntArray) -> IntArray:
         """Where the plan has these columns, -1 for those it does not have."""
@@ -114,6 +137,10 @@ class Plan:
             at = self.position(row, gpu_type, num_gpus)
             known = at >= 0
             self.received[at[known]] += seconds[known]
+
+
+_NO_SHARE = 1e-6
+"""Shares of time this close to 0 or 1 are none, or all, up to the solver's rounding."""
 
 
 def _column_key(row: IntArray, gpu_type: IntArray, num_gpus: IntArray) -> IntArray:

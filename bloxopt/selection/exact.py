@@ -70,8 +70,7 @@ class ExactSelection:
 def _owed(space: AllocationSpace, plan: Plan) -> FloatArray:
     """Rounds of time owed to each column of ``space``, at least 0; columns newer than the plan are owed nothing."""
     position = plan.position(space.index[space.job], space.gpu_type, space.num_gpus)
-    horizon = space.now - plan.made_at + space.round_seconds
-    owed = (plan.share * horizon - plan.received) / space.round_seconds
+    owed = plan.owed(space.now + space.round_seconds) / space.round_seconds
     known = (position >= 0) & (plan.share[position] > _NEGLIGIBLE)
     return np.where(known & (owed[position] > _NEGLIGIBLE), owed[position], 0.0)
 

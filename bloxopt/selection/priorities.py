@@ -51,8 +51,7 @@ class Priorities:
         if previous is None:
             return
         deficit = self._deficit_table(previous.allocation.space)
-        owed = previous.share * (now - previous.made_at) - previous.received
-        np.add.at(deficit, (previous.row, previous.gpu_type), owed)
+        np.add.at(deficit, (previous.row, previous.gpu_type), previous.owed(now))
 
     def _deficit_table(self, space: AllocationSpace) -> FloatArray:
         if self._deficit is None:

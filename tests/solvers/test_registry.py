@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -103,15 +104,47 @@ def test_listing_solvers_imports_none_of_them() -> None:
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"time_limit": -1.0}, {"time_limit": np.nan}, {"mip_gap": -0.1}, {"threads": 0}, {"threads": 1.5}, {"seed": -1}],
-)
-@pytest.mark.parametrize("name", ["auto", "highs"])
-def test_an_option_out_of_range_is_named(name: str, options: dict[str, float]) -> None:
-    (option,) = options
+NOT_NUMBERS: list[object] = ["x", "1", True, 1j, [1], {}, np.nan, np.inf, -1, -1.5]
+OUT_OF_RANGE = {
+    "time_limit": [*NOT_NUMBERS, 1e300, 10**400],
+    "mip_gap": NOT_NUMBERS,
+    "threads": [*NOT_NUMBERS, 0, 1.5, 2.0, 2**31],
+    "seed": [*NOT_NUMBERS, 1.5, 2.0, 2**31],
+}
+
+
+@pytest.mark.parametrize(("option", "value"), [(name, value) for name, bad in OUT_OF_RANGE.items() for value in bad])
+def test_an_option_out_of_range_is_named_where_it_is_given(option: str, value: object) -> None:
+    with pytest.raises(InputError, match=f"solver option {option} is .*it must be"):
+        SolverOptions(**{option: value})  # type: ignore[arg-type]
     with pytest.raises(InputError, match=f"solver option {option} is"):
-        solve(LINEAR, name, **options)  # type: ignore[arg-type]
+        solve(LINEAR, **{option: value})  # type: ignore[arg-type]
+
+
+def test_options_may_be_numpy_numbers_or_zero() -> None:
+    options = SolverOptions(np.float32(0.0), np.int64(0), np.int32(1), np.uint8(0))  # type: ignore[arg-type]
+    assert (options.time_limit, options.mip_gap, options.threads, options.seed) == (0, 0, 1, 0)
+
+
+@pytest.mark.parametrize("name", [name for name in SOLVERS if get_solver(name).capabilities.threads])
+def test_more_threads_than_processors_are_as_many_as_there_are(name: str) -> None:
+    assert SolverOptions(threads=10**6).threads == os.cpu_count()
+    # A process of its own: HiGHS has aborted, and hung, when it started a million threads.
+    code = (
+        "import numpy as np; from scipy.sparse import csc_array; from bloxopt.solvers import solve;"
+        "from bloxopt.formulations.standard_form import StandardForm; one = np.ones(2);"
+        "form = StandardForm(-one, csc_array(one[None]), -np.inf * one[:1], one[:1], 0 * one, one,"
+        f"                   np.full(2, {not get_solver(name).capabilities.lp}));"
+        f"print(round(solve(form, {name!r}, threads=10**6).objective, 4))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "-1.0"
+
+
+@pytest.mark.parametrize("solver", [3, None, object(), ["highs"], SolverOptions])
+def test_what_is_no_solver_is_refused(solver: object) -> None:
+    with pytest.raises(InputError, match=r"solver is .* name of `bloxopt solvers` or an object with solve"):
+        get_solver(solver)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("start", [np.zeros(3), np.array([np.nan, 0])])

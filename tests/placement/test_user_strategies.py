@@ -1,0 +1,120 @@
+"""Placement functions of users: what they answer is checked, and what is wrong is said with the function's name."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+
+import bloxopt as bx
+from bloxopt.errors import InputError
+from bloxopt.placement import Found, get_placement
+from bloxopt.placement.strategy import Offer
+from bloxopt.placement.user_strategy import trusted
+
+JOBS = bx.Trace.from_jobs([bx.Job(job_id="a", duration=500.0, num_gpus=3), bx.Job(job_id="b", duration=500.0)])
+CLUSTER = "2x4xV100"
+
+
+def run(placement: Any) -> bx.SimulationResult:
+    return bx.simulate(JOBS, CLUSTER, "fifo", placement=placement)
+
+
+WRONG: dict[str, Any] = {
+    "nothing": [],
+    "one list": ([0, 1, 2],),
+    "not a pair": 3,
+    "four": ([0], [3], None, None),
+    "no such node": ([99], [3]),
+    "negative node": ([-1], [3]),
+    "text": ("x", [1]),
+    "text nodes": (["0"], [3]),
+    "nan": (np.nan, [3]),
+    "nan counts": ([0], [np.nan]),
+    "fractions": ([0], [3.0]),
+    "truth values": ([True], [3]),
+    "too few": ([0], [1]),
+    "too many": ([0], [4]),
+    "more than are free": ([0], [9]),
+    "negative count": ([0, 1], [4, -1]),
+    "a node twice": ([0, 0], [1, 2]),
+    "lengths differ": ([0, 1], [3]),
+    "one dimension more": ([[0]], [[3]]),
+    "GPUs of another node": ([0], [3], [5, 6, 7]),
+    "too few GPUs": ([0], [3], [0, 1]),
+    "a GPU twice": ([0], [3], [0, 0, 1]),
+    "no such GPU": ([0], [3], [0, 1, 99]),
+    "another kind": {"nodes": [0], "counts": [3]},
+}
+
+
+@pytest.mark.parametrize("answer", WRONG.values(), ids=WRONG)
+def test_an_answer_that_is_no_place_for_the_gang_is_refused(answer: Any) -> None:
+    def mine(offer: Offer, need: int) -> Any:
+        return answer
+
+    with pytest.raises(InputError, match=r"placement function .*mine answered .* for job 'a', which needs 3 GPUs: .*"):
+        run(mine)
+
+
+def test_the_message_says_what_to_return() -> None:
+    with pytest.raises(InputError, match=r"returns None if the gang does not fit, else \(nodes, counts\)"):
+        run(lambda offer, need: ([0], [1]))
+
+
+@pytest.mark.parametrize("placement", [lambda: None, lambda offer: None, lambda offer, need, more: None])
+def test_a_function_of_other_arguments_is_named(placement: Any) -> None:
+    with pytest.raises(InputError, match=r"placement function .*lambda.* raised TypeError"):
+        run(placement)
+
+
+def test_a_function_that_raises_is_named_with_the_line() -> None:
+    def mine(offer: Offer, need: int) -> Any:
+        raise RuntimeError("no luck")
+
+    with pytest.raises(InputError, match=r"placement function .*mine raised RuntimeError: no luck .*line \d+") as error:
+        run(mine)
+    assert isinstance(error.value.__cause__, RuntimeError)
+
+
+class LastNodes:
+    """Nodes from the last one on, as an object."""
+
+    def __call__(self, offer: Offer, need: int) -> Any:
+        nodes, counts = [], []
+        for node in reversed(range(len(offer.available))):
+            if need and offer.available[node]:
+                nodes.append(node)
+                counts.append(min(need, int(offer.available[node])))
+                need -= counts[-1]
+        return None if need else (np.array(nodes), counts)
+
+
+def last_nodes(direction: int, offer: Offer, need: int) -> Any:
+    return LastNodes()(offer, need)
+
+
+@pytest.mark.parametrize("placement", [LastNodes(), functools.partial(last_nodes, 1), LastNodes().__call__])
+def test_functions_objects_and_partials_with_arrays_or_lists_work(placement: Any) -> None:
+    result = run(placement)
+    assert set(result.placements["node"]) == {"node-1"}
+
+
+def test_gpus_may_be_chosen_too() -> None:
+    def last_gpus(offer: Offer, need: int) -> Any:
+        free = offer.workspace.able_gpus(1000).nonzero()[0]
+        node = 1
+        mine = free[free // 4 == node][-need:]
+        return Found((node,), (need,), tuple(mine.tolist())) if len(mine) == need else None
+
+    assert run(last_gpus).jobs["finish"].notna().all()
+
+
+def test_strategies_that_come_with_bloxopt_are_not_wrapped() -> None:
+    for name in ("first_fit", "consolidated", "rack_aware", "exact", "tiresias_skew"):
+        strategy = get_placement(name)
+        assert trusted(strategy) is strategy
+    mine = trusted(LastNodes())
+    assert trusted(mine) is mine

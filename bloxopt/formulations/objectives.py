@@ -2,40 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from bloxopt.errors import FormulationError
+from bloxopt.errors import FormulationError, guarded
 from bloxopt.formulations.affine import Affine, Reciprocal
+from bloxopt.formulations.checks import checked_amount, finite_number, shown
 from bloxopt.formulations.expressions import (
     Expression,
     ExpressionLike,
     build_affine,
     build_expression,
     describe_expression,
+    is_nothing,
 )
 from bloxopt.formulations.measures import Restarts
 from bloxopt.formulations.program import Program
+from bloxopt.formulations.progress import ProgressDependent, depends_on_progress
 from bloxopt.formulations.reciprocal import minimise_largest
 from bloxopt.formulations.session import Outcome, Session, outcome_of
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import FloatArray, IntArray
 
 
-class Objective:
+class Objective(ProgressDependent):
     """Base of all objectives: a utility to maximise.
 
     Those that are one linear program implement :meth:`terms`; others (several solves, closed forms)
-    override :meth:`solve`. Linear ones combine: ``MaxMin(e) - 0.05 * RestartPenalty()``.
+    override :meth:`solve`. Linear ones combine: ``MaxMin(e) - 0.05 * RestartPenalty()``. A user's own is solved
+    anew in every round of a simulation unless it says ``progress_dependent = False``.
     """
 
     curvature: Literal["affine", "concave", "staged"] = "affine"
     """Affine utilities take any weight in a sum, concave ones none below 0, staged ones cannot be summed."""
-    progress_dependent = False
-    """True if the allocation changes as jobs progress, so that each round must solve again."""
     work_conserving = True
     """True if GPUs without a claim may go to any job; False if jobs must not overtake."""
     uses_spread = False
@@ -55,28 +57,29 @@ class Objective:
         """Find the best allocation."""
         program = session.program()
         program.block = program.unique_family(describe_objective(self))
-        return outcome_of(session.solve(program, self.terms(session.space, program)))
+        return outcome_of(session.solve(program, built_terms(self, session.space, program)))
 
     def hold(self, session: Session, program: Program, outcome: Outcome, tolerance: float) -> None:
         """Add rows that keep this objective within ``tolerance`` (relative) of what was found."""
         floor = outcome.utility - tolerance * max(1e-9, abs(outcome.utility))
         program.block = program.unique_family(describe_objective(self))
-        program.add_rows(self.terms(session.space, program), lower=floor, labels=("at least",))
+        program.add_rows(built_terms(self, session.space, program), lower=floor, labels=("at least",))
 
     def rank(self, space: AllocationSpace) -> IntArray | None:
         """Active jobs in the order in which they are served, None for objectives that are not an order."""
         return None
 
-    def __add__(self, other: Objective) -> Objective:
-        return WeightedSum(_parts(self) + _parts(other))
+    def __add__(self, other: Objective | Literal[0]) -> Objective:
+        return self if is_nothing(other) else WeightedSum(_parts(self) + _parts(other))
+
+    __radd__ = __add__
 
     def __sub__(self, other: Objective) -> Objective:
-        return self + (-1.0) * other
+        return WeightedSum(_parts(self) + tuple((-weight, part) for weight, part in _parts(other)))
 
     def __mul__(self, weight: float) -> Objective:
-        if isinstance(weight, bool) or not isinstance(weight, (int, float, np.number)) or not np.isfinite(weight):
-            raise FormulationError(f"{describe_objective(self)}: weight is {weight!r}, must be a finite number")
-        return WeightedSum(tuple((float(weight) * w, part) for w, part in _parts(self)))
+        number = finite_number(f"{describe_objective(self)}: weight", weight)
+        return WeightedSum(tuple((number * w, part) for w, part in _parts(self)))
 
     __rmul__ = __mul__
 
@@ -89,7 +92,21 @@ def describe_objective(objective: Objective) -> str:
     return type(objective).__name__
 
 
-def _parts(objective: Objective) -> tuple[tuple[float, Objective], ...]:
+def built_terms(objective: Objective, space: AllocationSpace, program: Program) -> Affine:
+    """The utility of an objective as one row; raises :class:`FormulationError` naming one that gives anything else."""
+    name = describe_objective(objective)
+    with guarded(f"objective {name}: terms(space, program)", FormulationError):
+        row = objective.terms(space, program)
+    if not isinstance(row, Affine) or row.num_rows != 1:
+        gave = f"an Affine of {row.num_rows} rows" if isinstance(row, Affine) else shown(row)
+        raise FormulationError(
+            f"objective {name}: terms(space, program) gave {gave}: it must give an Affine of one row, the utility "
+            "(a block of expressions is built by build_affine(...).total())"
+        )
+    return row
+
+
+def _parts(objective: object) -> tuple[tuple[float, Objective], ...]:
     if not isinstance(objective, Objective):
         what = "an expression: wrap it in MaxSum, MaxMin or MinMax" if isinstance(objective, Expression) else "not one"
         raise FormulationError(f"objectives add to objectives; {describe_expression(objective)} is {what}")
@@ -136,7 +153,7 @@ class WeightedSum(Objective):
         whole = Affine.nothing()
         for weight, part in self.parts:
             program.block = program.unique_family(describe_objective(part))
-            whole = whole.plus(part.terms(space, program).scaled(weight))
+            whole = whole.plus(built_terms(part, space, program).scaled(weight))
         return whole
 
     def utility(self, space: AllocationSpace, x: FloatArray) -> float | None:
@@ -155,6 +172,10 @@ class MaxSum(Objective):
 
     expression: ExpressionLike
 
+    @property
+    def progress_dependent(self) -> bool:  # type: ignore[override]
+        return depends_on_progress(self.expression)
+
     def terms(self, space: AllocationSpace, program: Program) -> Affine:
         return build_affine(self.expression, space, "MaxSum").total()
 
@@ -171,6 +192,10 @@ class MaxMin(Objective):
 
     expression: ExpressionLike
     curvature = "concave"
+
+    @property
+    def progress_dependent(self) -> bool:  # type: ignore[override]
+        return depends_on_progress(self.expression)
 
     def terms(self, space: AllocationSpace, program: Program) -> Affine:
         rows = build_affine(self.expression, space, "MaxMin").only_counted()
@@ -192,6 +217,10 @@ class MinMax(Objective):
     expression: ExpressionLike
     curvature = "concave"
     minimised = True
+
+    @property
+    def progress_dependent(self) -> bool:  # type: ignore[override]
+        return depends_on_progress(self.expression)
 
     def terms(self, space: AllocationSpace, program: Program) -> Affine:
         built = build_expression(self.expression, space)
@@ -232,6 +261,11 @@ class RestartPenalty(Objective):
     """
 
     seconds: float | None = None
+    progress_dependent = False
+
+    def __post_init__(self) -> None:
+        if self.seconds is not None:
+            checked_amount("RestartPenalty", "seconds", self.seconds)
 
     def terms(self, space: AllocationSpace, program: Program) -> Affine:
         return Restarts(self.seconds).build(space).total().scaled(1.0 / space.round_seconds)
@@ -265,11 +299,14 @@ def check_objective(objective: object, user: str) -> Objective:
         )
     if isinstance(objective, type) and issubclass(objective, Objective):
         raise FormulationError(f"{user}: the objective is the class {objective.__name__}: add parentheses")
-    raise FormulationError(f"{user}: the objective is {objective!r}, not an Objective")
+    raise FormulationError(f"{user}: the objective is {shown(objective)}, not an Objective")
 
 
 def check_stages(stages: Sequence[object], user: str) -> tuple[Objective, ...]:
     """Several objectives, at least one."""
+    if not isinstance(stages, Iterable) or isinstance(stages, str):
+        raise FormulationError(f"{user}: the objectives are {shown(stages)}, must be a list of them")
+    stages = tuple(stages)
     if not stages:
         raise FormulationError(f"{user} needs at least one objective")
     return tuple(check_objective(stage, user) for stage in stages)

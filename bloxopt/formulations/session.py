@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bloxopt.errors import SolverError, UnboundedError
+from bloxopt.errors import FormulationError, SolverError, UnboundedError, guarded
 from bloxopt.formulations.affine import Affine
+from bloxopt.formulations.checks import shown
 from bloxopt.formulations.constraints.base import Constraint
 from bloxopt.formulations.diagnosis import infeasibility
 from bloxopt.formulations.dual import with_duals
@@ -86,12 +87,13 @@ class Session:
         self.options = options
         self.num_solves = 0
         self.solve_seconds = 0.0
-        self.solver_name = solver.name
+        self.solver_name = str(getattr(solver, "name", type(solver).__name__))
         self._started = time.perf_counter()
         self._base = Program(space)
         for name, block in constraints.items():
             self._base.block = name
-            block.build(space, self._base)
+            with guarded(f"constraint block {name}: build(space, program)", FormulationError):
+                block.build(space, self._base)
         self._base.block = "program"
 
     @property
@@ -136,7 +138,7 @@ class Session:
         if result.x is None or not np.all(np.isfinite(result.x)):
             raise SolverError(
                 f"solver {result.solver!r} ended with {ending.value} and no solution"
-                f"{': ' + result.message if result.message else ''}; raise the time limit or choose another solver"
+                f"{': ' + result.message if result.message else ''}; {self._way_out(ending)}"
             )
         if result.objective is None:
             result = replace(result, objective=form.objective(result.x))
@@ -144,16 +146,24 @@ class Session:
             result = with_duals(form, result, self._run)
         return Solved(program, form, result)
 
+    def _way_out(self, ending: Termination) -> str:
+        if ending is Termination.LIMIT_NO_SOLUTION and self.options.time_limit is not None:
+            return "raise the time limit or choose another solver"
+        return "choose another solver, or look for weights and coefficients of very different sizes"
+
     def _run(self, form: StandardForm) -> SolverResult:
         options = self.options
         if options.time_limit is not None:
             left = options.time_limit - (time.perf_counter() - self._started)
             options = replace(options, time_limit=max(left, 1e-3))
         started = time.perf_counter()
-        result = self.solver.solve(form, options)
+        with guarded(f"solver {self.solver_name!r}", SolverError):
+            result: Any = self.solver.solve(form, options)
+        if not isinstance(result, SolverResult):
+            raise SolverError(f"solver {self.solver_name!r} returned {shown(result)}, must return a SolverResult")
         self.solve_seconds += time.perf_counter() - started
         self.num_solves += 1
-        self.solver_name = result.solver or self.solver.name
+        self.solver_name = result.solver or self.solver_name
         return result
 
 

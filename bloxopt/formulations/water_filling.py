@@ -19,6 +19,7 @@ from bloxopt.formulations.expressions import ExpressionLike, build_affine
 from bloxopt.formulations.levels import Cut, LevelProgram, LevelSolution
 from bloxopt.formulations.objectives import Objective
 from bloxopt.formulations.program import Program
+from bloxopt.formulations.progress import depends_on_progress
 from bloxopt.formulations.session import Outcome, Session, outcome_of
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import BoolArray, FloatArray
@@ -47,6 +48,10 @@ class WaterFilling(Objective):
 
     expression: ExpressionLike
     curvature = "staged"
+
+    @property
+    def progress_dependent(self) -> bool:  # type: ignore[override]
+        return depends_on_progress(self.expression)
 
     def utility(self, space: AllocationSpace, x: FloatArray) -> float:
         rows = self._rows(space)

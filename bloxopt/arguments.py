@@ -69,8 +69,13 @@ def check_options(
             _check_value(function, parameter, value, what, error)
     try:
         signature.bind(**options)
-    except TypeError as cause:
-        raise error(f"{what}: {cause}") from None
+    except TypeError:
+        missing = next(
+            name
+            for name, p in signature.parameters.items()
+            if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and name not in options
+        )
+        raise _about(missing, error(f"{what}: option {missing!r} is missing")) from None
 
 
 def fits(value: object, hint: Any) -> bool:
@@ -115,7 +120,7 @@ def _check_names(
     known = [*_known(signature), *(name for name in rest if takes_more)]
     for name in names:
         if name not in known:
-            raise error(f"{what}: unknown option {name!r}: {unknown_name(str(name), known)}")
+            raise _about(name, error(f"{what}: unknown option {name!r}: {unknown_name(str(name), known)}"))
 
 
 def _known(signature: inspect.Signature) -> list[str]:
@@ -130,7 +135,12 @@ def _check_value(
         return
     hint = _annotation(function, parameter)
     if not fits(value, hint):
-        raise error(f"{what}: {parameter.name} is {value!r}, must be {_wanted(hint)}")
+        raise _about(parameter.name, error(f"{what}: {parameter.name} is {value!r}, must be {_wanted(hint)}"))
+
+
+def _about(option: object, error: BloxoptError) -> BloxoptError:
+    error.option = str(option)
+    return error
 
 
 def _annotation(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:

@@ -12,7 +12,9 @@ from contextlib import contextmanager
 
 
 class BloxoptError(Exception):
-    """Base of every error that a user of bloxopt can act on."""
+    """Base of every error that a user of bloxopt can act on; ``option`` is the single option it is about, if any."""
+
+    option: str | None = None
 
 
 class InputError(BloxoptError, ValueError):

@@ -19,8 +19,8 @@ import pandas as pd
 from bloxopt.errors import BloxoptError, ConfigError, ResultError
 from bloxopt.experiments.config import Experiment
 from bloxopt.experiments.files import json_text, write_atomically
-from bloxopt.experiments.reading import make_experiment
-from bloxopt.experiments.run import input_hashes, resolve, run_and_save
+from bloxopt.experiments.reading import labels_of, make_experiment
+from bloxopt.experiments.run import check_inputs, input_hashes, resolve, run_and_save
 from bloxopt.experiments.store import (
     check_free,
     differences,
@@ -77,15 +77,21 @@ class Outcome:
 
 def plan_runs(experiment: Experiment) -> list[Run]:
     """Every combination of the values under ``[compare]``, in the order listed; what is not listed stays."""
+    origin = experiment.origin
     listed = experiment.compare.model_dump(exclude_none=True) if experiment.compare else {}
     if "loads" in listed and experiment.trace is None and "traces" not in listed:
-        raise ConfigError("compare.loads: only a [trace] can be scaled; set generate.jobs_per_hour instead")
+        raise ConfigError(
+            f"{origin.name('compare.loads')}: only a [trace] can be scaled; set generate.jobs_per_hour instead"
+        )
     document = {key: table for key, table in experiment.document().items() if key not in ("compare", "output")}
     keys = [key for key in AXES if key in listed]
     runs: dict[str, Run] = {}
     for combination in itertools.product(*(listed[key] for key in keys)):
         overrides = {AXES[key][1]: value for key, value in zip(keys, combination, strict=True)}
-        single = resolve(make_experiment(document, overrides))
+        labels = dict(origin.labels)
+        for key in keys:
+            labels |= labels_of(AXES[key][1], origin.name(f"compare.{key}"))
+        single = resolve(make_experiment(document, overrides, labels, origin.prefix))
         chosen = {AXES[key][0]: value for key, value in zip(keys, combination, strict=True)}
         # Always there, so that a comparison can be resumed with a value more of any of them.
         chosen |= {
@@ -119,10 +125,12 @@ def compare(
     outcomes come back in the order of :func:`plan_runs`. A script that calls this needs
     ``if __name__ == "__main__":``, as processes are started by importing it again.
 
-    Raises :class:`~bloxopt.errors.ResultError` if the folder cannot be used or holds other results.
+    What the runs name is loaded once before the first starts. Raises a :class:`~bloxopt.errors.BloxoptError` if some
+    of it cannot be, and :class:`~bloxopt.errors.ResultError` if the folder cannot be used or holds other results.
     """
     folder = Path(folder)
     runs = plan_runs(experiment)
+    check_inputs(run.experiment for run in runs)
     done = _finished_before(runs, folder, resume, overwrite)
     outcomes = {name: outcome for name, outcome in done.items() if outcome is not None}
 
@@ -269,7 +277,7 @@ def _run_one(run: Run, folder: Path) -> Outcome:
         result = run_and_save(run.experiment, folder / run.name, overwrite=True)
     except BloxoptError as error:
         return Outcome(run, FAILED, message=str(error))
-    except Exception as error:  # a bug in one policy or solver must not cost the other runs
+    except (Exception, SystemExit) as error:  # a bug in one policy or solver must not cost the other runs
         return Outcome(run, FAILED, message=f"{type(error).__name__}: {error}")
     return Outcome(run, "finished", result.summary())
 

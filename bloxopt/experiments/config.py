@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, NoReturn
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, model_validator
+from pydantic_core import PydanticCustomError
 
 from bloxopt.errors import UnknownNameError
 from bloxopt.experiments.policies import is_policy_file
@@ -52,15 +54,56 @@ Seed = Annotated[int, Field(ge=0, lt=2**31)]
 PlotFormat = Literal["png", "svg", "pdf"]
 
 
+def _non_empty(text: str) -> str:
+    if not text.strip():
+        raise ValueError(f"is {text!r}, must not be empty")
+    return text
+
+
+def _some_weight(weights: dict[str, float]) -> dict[str, float]:
+    if not any(weights.values()):
+        raise ValueError("all weights are 0: at least one must be greater than 0")
+    return weights
+
+
+def _gpu_counts(weights: dict[str, float]) -> dict[str, float]:
+    if not all(count.isdecimal() and int(count) >= 1 for count in weights):
+        raise ValueError("needs whole numbers of GPUs as keys, such as {1 = 0.7, 4 = 0.3}")
+    return weights
+
+
+def _gpu_range(limits: list[int]) -> list[int]:
+    if len(limits) != 2 or limits[0] > limits[1]:
+        raise ValueError(f"is {limits!r}: needs two numbers of GPUs, the fewest first, such as [1, 8]")
+    return limits
+
+
+Text = Annotated[str, AfterValidator(_non_empty)]
+Weights = Annotated[dict[str, NonNegative], AfterValidator(_some_weight)]
+GpuWeights = Annotated[dict[str, NonNegative], AfterValidator(_gpu_counts), AfterValidator(_some_weight)]
+
+
 class Section(BaseModel):
     """A table of an experiment file: unknown keys and values of another kind are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-def _exactly_one(first: Any, second: Any, message: str) -> None:
-    if (first is None) == (second is None):
+def _exactly_one(first: Any, second: Any, names: str, message: str) -> None:
+    if first is not None and second is not None:
+        raise ValueError(f"has both {names}: keep one")
+    if first is None and second is None:
         raise ValueError(message)
+
+
+def _fail(key: str, text: str) -> NoReturn:
+    """An error about one key of a table that is found by comparing it with others."""
+    raise PydanticCustomError("related_keys", "{text}", {"text": text, "key": key})
+
+
+def _check_order(start: float | None, end: float | None) -> None:
+    if end is not None and end <= (start or 0):
+        _fail("end", f"is {end:g}, must be greater than start, which is {start or 0:g} (seconds)")
 
 
 class WhereSection(Section):
@@ -78,27 +121,25 @@ class TraceSection(Section):
     """A registered trace or a file, and how it is changed: window, where, jobs, demand, types, load, costs."""
 
     name: TraceName | None = None
-    path: str | None = None
+    path: Text | None = None
     format: FormatName | None = None
-    throughput: str | None = None
+    throughput: Text | None = None
     start: NonNegative | None = None
     end: Positive | None = None
     where: WhereSection | None = None
     jobs: Count | None = None
-    gpu_demand: dict[str, NonNegative] | None = None
-    job_types: dict[str, NonNegative] | None = None
+    gpu_demand: GpuWeights | None = None
+    job_types: Weights | None = None
     load: Positive | None = None
-    elastic_range: list[Count] | None = None
+    elastic_range: Annotated[list[Count], AfterValidator(_gpu_range)] | None = None
     restart_cost: NonNegative | None = None
     seed: Seed | None = None
 
     @model_validator(mode="after")
     def _check(self) -> TraceSection:
-        _exactly_one(self.name, self.path, "needs either name (a trace of `bloxopt traces`) or path (a file)")
-        if self.elastic_range is not None and len(self.elastic_range) != 2:
-            raise ValueError("elastic_range needs two numbers of GPUs, such as [1, 8]")
-        if not all(count.isdecimal() and int(count) >= 1 for count in self.gpu_demand or ()):
-            raise ValueError("gpu_demand needs whole numbers of GPUs as keys, such as {1 = 0.7, 4 = 0.3}")
+        wanted = "needs either name (a trace of `bloxopt traces`) or path (a file)"
+        _exactly_one(self.name, self.path, "name and path", wanted)
+        _check_order(self.start, self.end)
         return self
 
 
@@ -109,32 +150,32 @@ class GenerateSection(Section):
     jobs_per_hour: Annotated[float, Field(gt=0)] | None = None
     interarrival: NonNegative | None = None
     durations: str | Positive = "gavel"
-    gpu_counts: str | Count | dict[str, NonNegative] = "gavel"
-    job_types: str | dict[str, NonNegative] | None = None
-    tenants: dict[str, NonNegative] | None = None
-    throughput: str | None = None
-    gpu_type: str = "V100"
+    gpu_counts: str | Count | GpuWeights = "gavel"
+    job_types: str | Weights | None = None
+    tenants: Weights | None = None
+    throughput: Text | None = None
+    gpu_type: Text = "V100"
     restart_cost: NonNegative = 0.0
     seed: Seed | None = None
     name: str = "generated"
 
     @model_validator(mode="after")
     def _check(self) -> GenerateSection:
-        _exactly_one(self.jobs_per_hour, self.interarrival, "needs either jobs_per_hour or interarrival (seconds)")
-        if isinstance(self.gpu_counts, dict) and not all(count.isdecimal() for count in self.gpu_counts):
-            raise ValueError("gpu_counts needs whole numbers of GPUs as keys, such as {1 = 0.7, 4 = 0.3}")
+        wanted = "needs either jobs_per_hour or interarrival (seconds)"
+        _exactly_one(self.jobs_per_hour, self.interarrival, "jobs_per_hour and interarrival", wanted)
         return self
 
 
 class ClusterSection(Section):
     """The GPUs: ``nodes`` such as ``8xV100+16xP100`` or the ``path`` of a TOML or CSV file."""
 
-    nodes: str | None = None
-    path: str | None = None
+    nodes: Text | None = None
+    path: Text | None = None
 
     @model_validator(mode="after")
     def _check(self) -> ClusterSection:
-        _exactly_one(self.nodes, self.path, 'needs either nodes (such as "32x4xV100") or path (.toml or .csv)')
+        wanted = 'needs either nodes (such as "32x4xV100") or path (.toml or .csv)'
+        _exactly_one(self.nodes, self.path, "nodes and path", wanted)
         return self
 
 
@@ -176,9 +217,14 @@ class SimulationSection(Section):
 class OutageSection(Section):
     """A node that is down from ``start`` to ``end`` (seconds), for good without ``end``."""
 
-    node: str
+    node: Text
     start: NonNegative
     end: Positive | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> OutageSection:
+        _check_order(self.start, self.end)
+        return self
 
 
 class FailuresSection(Section):
@@ -194,14 +240,14 @@ class FailuresSection(Section):
         means = (self.mean_seconds_between_failures, self.mean_seconds_to_repair)
         if (means[0] is None) != (means[1] is None):
             raise ValueError(message)
-        _exactly_one(means[0], self.outages, message)
+        _exactly_one(means[0], self.outages, "mean times and outages", message)
         return self
 
 
 class OutputSection(Section):
     """Where results go, and which plots are drawn."""
 
-    folder: str | None = None
+    folder: Text | None = None
     plots: bool = True
     formats: Annotated[list[PlotFormat], Field(min_length=1)] = ["png"]
 
@@ -209,8 +255,8 @@ class OutputSection(Section):
 class CompareSection(Section):
     """The values to vary; every combination is one run."""
 
-    traces: Annotated[list[str], Field(min_length=1)] | None = None
-    clusters: Annotated[list[str], Field(min_length=1)] | None = None
+    traces: Annotated[list[Text], Field(min_length=1)] | None = None
+    clusters: Annotated[list[Text], Field(min_length=1)] | None = None
     loads: Annotated[list[Positive], Field(min_length=1)] | None = None
     presets: Annotated[list[PresetName], Field(min_length=1)] | None = None
     selectors: Annotated[list[SelectorName], Field(min_length=1)] | None = None
@@ -225,8 +271,28 @@ class CompareSection(Section):
             values = getattr(self, key) or []
             twice = next((value for i, value in enumerate(values) if value in values[:i]), None)
             if twice is not None:
-                raise ValueError(f"{key} lists {twice!r} twice")
+                _fail(key, f"lists {twice!r} twice")
         return self
+
+
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """Where the values of an experiment came from, for messages: options that set keys, and the file of the others."""
+
+    labels: Mapping[str, str] = field(default_factory=dict)
+    prefix: str = ""
+
+    def name(self, key: str) -> str:
+        """What the user calls the value under ``key``: an option, or the key in its file."""
+        # The third value of a list is named by the option that gave the list.
+        listed = key.rstrip("0123456789").rstrip(".")
+        return self.labels.get(key) or self.labels.get(listed) or self.prefix + key
+
+    def __eq__(self, other: object) -> bool:
+        # Where values came from makes no difference between experiments.
+        return isinstance(other, Origin)
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 class Experiment(Section):
@@ -241,6 +307,18 @@ class Experiment(Section):
     failures: FailuresSection | None = None
     output: OutputSection = OutputSection()
     compare: CompareSection | None = None
+    _origin: Origin = PrivateAttr(default_factory=Origin)
+
+    @property
+    def origin(self) -> Origin:
+        """Where its values came from."""
+        return self._origin
+
+    def with_origin(self, origin: Origin) -> Experiment:
+        """The same experiment with another origin."""
+        copy = self.model_copy()
+        copy._origin = origin
+        return copy
 
     def document(self) -> dict[str, Any]:
         """The tables as plain data without empty values, as they stand in TOML."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import inspect
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bloxopt.errors import BloxoptError, ConfigError
+from bloxopt.arguments import check_options, unknown_name
+from bloxopt.errors import ConfigError, guarded
 
 if TYPE_CHECKING:
     from bloxopt.formulations.policy import Policy
@@ -37,22 +37,16 @@ def make_policy(name: str, options: dict[str, Any]) -> Policy:
         return get_policy(name, **options)
     source = _from_file(name)
     if not isinstance(source, Policy) and callable(source):
-        _check_options(source, options, name)
-        source = source(**options)
+        with guarded(f"policy {name!r}", ConfigError):
+            check_options(source, options, f"policy {name!r}", ConfigError)
+            source = source(**options)
     elif options:
-        raise ConfigError(f"policy.options: policy {name!r} takes none: it is no function")
+        raise ConfigError(f"policy {name!r} takes none of the options {', '.join(options)}: it is no function")
     if not isinstance(source, Policy):
         raise ConfigError(
             f"policy {name!r} is {type(source).__name__}: it must be a Policy or a function that makes one"
         )
     return source
-
-
-def _check_options(function: Any, options: dict[str, Any], name: str) -> None:
-    try:
-        inspect.signature(function).bind(**options)
-    except TypeError as error:
-        raise ConfigError(f"policy.options: policy {name!r}: {error}") from error
 
 
 def _from_file(name: str) -> Any:
@@ -67,12 +61,9 @@ def _from_file(name: str) -> Any:
     module = importlib.util.module_from_spec(spec)
     # Dataclasses and pickling look a class's module up by name.
     sys.modules[module_name] = module
-    try:
+    with guarded(f"policy {name!r}: {file} cannot be imported: it", ConfigError):
         spec.loader.exec_module(module)
-    except BloxoptError:
-        raise
-    except Exception as error:
-        raise ConfigError(f"policy {name!r}: {file} cannot be imported: {type(error).__name__}: {error}") from error
     if not hasattr(module, attribute):
-        raise ConfigError(f"policy {name!r}: {file} defines no {attribute!r}")
+        own = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        raise ConfigError(f"policy {name!r}: {file} defines no {attribute!r}: {unknown_name(attribute, own)}")
     return getattr(module, attribute)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, get_args
@@ -13,9 +13,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from bloxopt.errors import ConfigError
-from bloxopt.experiments.config import Experiment
-from bloxopt.experiments.files import reason
+from bloxopt.experiments.config import Experiment, Origin
 from bloxopt.experiments.policies import is_policy_file
+from bloxopt.input_files import read_input
 
 _MAIN_KEYS = {
     "trace": ("name", "path", "format", "throughput"),
@@ -39,15 +39,14 @@ def load_experiment(
     relative to it. Raises :class:`~bloxopt.errors.ConfigError` naming file, key and value.
     """
     path = Path(path)
+    if not path.exists():
+        raise ConfigError(f"{path}: no such experiment file")
+    data = read_input(path, ConfigError)
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ConfigError(f"{path}: no such experiment file") from error
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {reason(error)}") from error
+        document = tomllib.loads(data.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not an experiment file: not UTF-8 text") from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from error
     document = _absolute(_expanded(document), path.absolute().parent)
     return make_experiment(document, overrides, labels, f"{path}: ")
@@ -66,16 +65,14 @@ def make_experiment(
     tables = _expanded(deepcopy(dict(document)))
     for key, value in (overrides or {}).items():
         _override(tables, key, value)
+    origin = Origin(labels or {}, prefix)
     try:
-        return Experiment.model_validate(_absolute(tables, Path.cwd()))
+        return Experiment.model_validate(_absolute(tables, Path.cwd())).with_origin(origin)
     except ValidationError as error:
-        problems = error.errors()
+        problems = _by_key(error.errors())
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        key, text = _located(problems[0])
-        # The third value of a list is named by the option that gave the list.
-        listed = key.rstrip("0123456789").rstrip(".")
-        where = (labels or {}).get(key) or (labels or {}).get(listed) or prefix + key
-        raise ConfigError(f"{where}: {text}{more}") from error
+        key, text = next(iter(problems.items()))
+        raise ConfigError(f"{origin.name(key)}: {text}{more}") from error
 
 
 def parse_value(text: str) -> Any:
@@ -143,7 +140,7 @@ def _absolute(tables: dict[str, Any], base: Path) -> dict[str, Any]:
         entries = tables.get(table)
         value = entries.get(key) if isinstance(entries, dict) else None
         if isinstance(entries, dict) and isinstance(value, (str, list)):
-            changed = [str(base / v) if isinstance(v, str) and is_path(v) else v for v in _as_list(value)]
+            changed = [str(base / v) if isinstance(v, str) and v.strip() and is_path(v) else v for v in _as_list(value)]
             tables[table] = {**entries, key: changed if isinstance(value, list) else changed[0]}
 
     for table, key in _PATHS:
@@ -159,13 +156,54 @@ def _as_list(value: str | list[Any]) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _located(problem: ErrorDetails) -> tuple[str, str]:
-    """The dotted key, and in one line the value, what is wrong with it and what to do."""
-    parts = [str(part) for part in problem["loc"] if not _is_union_branch(part)]
-    return ".".join(parts) or "experiment", _description(problem, parts)
+_WORDS = {
+    "string_type": "text",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "model_type": "a table",
+    "dict_type": "a table",
+}
+"""Kind of problem to what the value must be, in the words of an experiment file."""
 
 
-def _description(problem: ErrorDetails, parts: list[str]) -> str:
+def _by_key(problems: Sequence[ErrorDetails]) -> dict[str, str]:
+    """Dotted key to one line: the value, what is wrong with it and what to do.
+
+    A key that may hold values of several kinds has a problem for each kind; a value that is of one of them
+    but holds something wrong has one below that kind, which alone is told.
+    """
+    found: dict[str, list[ErrorDetails]] = {}
+    for problem in problems:
+        places = [place for place, part in enumerate(problem["loc"]) if _is_union_branch(part)]
+        root = problem["loc"][: places[0]] if places else problem["loc"]
+        found.setdefault(".".join(map(str, root)), []).append(problem)
+    described: dict[str, str] = {}
+    for root_key, group in found.items():
+        deepest = max(group, key=lambda problem: len(_parts(problem)))
+        inside = [problem for problem in group if problem["type"] not in _WORDS]
+        if len(group) == 1 or len(_parts(deepest)) > len(root_key.split(".")):
+            group = [deepest]
+        elif inside:
+            group = inside[:1]
+        problem = group[0]
+        parts = _parts(problem)
+        if extra := problem.get("ctx", {}).get("key"):
+            parts = [*parts, str(extra)]
+        kinds = list(dict.fromkeys(_WORDS[entry["type"]] for entry in group if entry["type"] in _WORDS))
+        if len(parts) == 1 and parts[0] in _MAIN_KEYS and kinds:
+            kinds = ["text", *kinds]
+        described[".".join(parts) or "experiment"] = _description(problem, parts, " or ".join(kinds))
+    return described
+
+
+def _parts(problem: ErrorDetails) -> list[str]:
+    return [str(part) for part in problem["loc"] if not _is_union_branch(part)]
+
+
+def _description(problem: ErrorDetails, parts: list[str], wanted: str) -> str:
     kind, value = problem["type"], problem["input"]
     if kind == "extra_forbidden":
         known = _keys(parts[:-1])
@@ -173,8 +211,12 @@ def _description(problem: ErrorDetails, parts: list[str]) -> str:
         return "unknown key; " + (f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}")
     if kind == "missing":
         return "missing"
-    if kind in ("model_type", "dict_type") and not isinstance(value, dict):
-        return f"is {value!r}, must be a table"
+    if kind == "related_keys":
+        return problem["msg"]
+    if wanted:
+        return f"is {value!r}, must be {wanted}"
+    if kind == "too_short":
+        return f"is {value!r}, must list at least one value"
     cause = problem.get("ctx", {}).get("error")
     if cause is not None:
         return str(cause)
@@ -183,8 +225,8 @@ def _description(problem: ErrorDetails, parts: list[str]) -> str:
 
 
 def _is_union_branch(part: Any) -> bool:
-    """Pydantic names the branch of a union (``str``, ``list[str]``) in the place of an error."""
-    return isinstance(part, str) and (part in ("str", "int", "float") or "[" in part)
+    """Pydantic names the branch of a union (``str``, ``list[str]``, a validator) in the place of an error."""
+    return isinstance(part, str) and (part in ("str", "int", "float") or "[" in part or part.startswith("constrained-"))
 
 
 def _keys(path: list[str]) -> list[str]:

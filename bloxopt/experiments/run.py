@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bloxopt.errors import ConfigError, InputError
-from bloxopt.experiments.config import Experiment, FailuresSection, TraceSection
-from bloxopt.experiments.files import reason
+from bloxopt.errors import BloxoptError, ConfigError
+from bloxopt.experiments.config import Experiment, TraceSection
 from bloxopt.experiments.policies import make_policy, policy_file
 from bloxopt.experiments.store import check_free, save_result
+from bloxopt.input_files import read_input
 
 if TYPE_CHECKING:
-    from bloxopt.simulation import SimulationResult
+    from bloxopt.cluster import Cluster
+    from bloxopt.formulations.policy import Policy
+    from bloxopt.simulation import SimulationOptions, SimulationResult
     from bloxopt.simulation.failures import Failures
     from bloxopt.simulation.simulate import ProgressUpdate
     from bloxopt.workloads import Trace
@@ -49,7 +52,31 @@ def resolve(experiment: Experiment) -> Experiment:
             what = "a generated trace" if experiment.trace is None else f"trace file {experiment.trace.path}"
             raise ConfigError(f"no cluster: {what} has no default one; give [cluster] or --cluster such as 32x4xV100")
         document["cluster"] = {"nodes": TRACES.get(experiment.trace.name).cluster}
-    return Experiment.model_validate(document)
+    return Experiment.model_validate(document).with_origin(experiment.origin)
+
+
+def check_inputs(experiments: Iterable[Experiment]) -> None:
+    """Load everything that the experiments name, each once, so that a mistake shows before any work is spent.
+
+    Whether the jobs of a trace fit a cluster, or a policy has a solution, is not looked at.
+    """
+    seen: set[str] = set()
+
+    def first(*values: Any) -> bool:
+        key = repr(values)
+        fresh = key not in seen
+        seen.add(key)
+        return fresh
+
+    for experiment in experiments:
+        if first("trace", experiment.trace, experiment.generate):
+            _trace(experiment)
+        if first("cluster", experiment.cluster, experiment.failures):
+            _failures(experiment, _cluster(experiment))
+        if first("policy", experiment.policy):
+            _policy(experiment)
+        if first("simulation", experiment.simulation):
+            _options(experiment)
 
 
 def run_experiment(experiment: Experiment, progress: Progress | None = None) -> SimulationResult:
@@ -57,28 +84,29 @@ def run_experiment(experiment: Experiment, progress: Progress | None = None) -> 
 
     Raises any :class:`~bloxopt.errors.BloxoptError` of the parts it names.
     """
-    from bloxopt.cluster import load_cluster
-    from bloxopt.simulation import PRESETS, simulate
+    from bloxopt.simulation import simulate
     from bloxopt.solvers.base import SolverOptions
 
     experiment = resolve(experiment)
-    assert experiment.cluster is not None
     simulation, solver = experiment.simulation, experiment.solver
-    changes = simulation.model_dump(exclude_none=True, exclude={"preset", "seed", "max_rounds"})
+    # What is quick to check comes first.
+    options, policy, cluster = _options(experiment), _policy(experiment), _cluster(experiment)
+    failures = _failures(experiment, cluster)
     limits = solver.model_dump(exclude_none=True, exclude={"name"})
-    return simulate(
+    result = simulate(
         _trace(experiment),
-        load_cluster(experiment.cluster.path or experiment.cluster.nodes or ""),
-        policy=make_policy(experiment.policy.name, experiment.policy.options),
+        cluster,
+        policy=policy,
         solver=solver.name,
-        preset=simulation.preset,
-        options=PRESETS.get(simulation.preset).with_(**changes),
+        options=options,
         seed=simulation.seed,
         solver_options=SolverOptions(**limits) if limits else None,
-        failures=_failures(experiment.failures),
+        failures=failures,
         max_rounds=simulation.max_rounds,
         progress=progress,
     )
+    result.config["preset"] = simulation.preset
+    return result
 
 
 def run_and_save(
@@ -112,10 +140,7 @@ def input_hashes(experiment: Experiment) -> dict[str, str]:
     paths.append(policy_file(experiment.policy.name))
     found = {}
     for path in filter(None, paths):
-        try:
-            found[path] = hashlib.sha256(_existing(path).read_bytes()).hexdigest()
-        except OSError as error:
-            raise InputError(f"{path}: cannot be read: {reason(error)}") from error
+        found[path] = hashlib.sha256(read_input(_existing(path))).hexdigest()
     return found
 
 
@@ -128,30 +153,75 @@ def _existing(path: str) -> Path:
 def _trace(experiment: Experiment) -> Trace:
     if experiment.trace is None:
         return generated_trace(experiment)
-    return _loaded(experiment.trace)
+    return _loaded(experiment, experiment.trace)
 
 
-def _loaded(section: TraceSection) -> Trace:
+@contextmanager
+def _at(experiment: Experiment, key: str, options: str = "") -> Iterator[None]:
+    """Names the key, or the option that set it, in errors about what it holds; ``options`` is its table of options."""
+    try:
+        yield
+    except BloxoptError as error:
+        table = options or key
+        place = experiment.origin.name(key if error.option is None else f"{table}.{error.option}")
+        raise ConfigError(f"{place}: {error}") from error
+
+
+def _cluster(experiment: Experiment) -> Cluster:
+    from bloxopt.cluster import load_cluster
+
+    section = experiment.cluster
+    assert section is not None
+    with _at(experiment, "cluster.nodes" if section.path is None else "cluster.path"):
+        return load_cluster(section.path or section.nodes or "")
+
+
+def _policy(experiment: Experiment) -> Policy:
+    with _at(experiment, "policy.name", "policy.options"):
+        return make_policy(experiment.policy.name, experiment.policy.options)
+
+
+def _options(experiment: Experiment) -> SimulationOptions:
+    from bloxopt.selection import get_selector
+    from bloxopt.simulation import PRESETS
+
+    section = experiment.simulation
+    changes = section.model_dump(exclude_none=True, exclude={"preset", "seed", "max_rounds"})
+    with _at(experiment, "simulation"):
+        options: SimulationOptions = PRESETS.get(section.preset).with_(**changes)
+    with _at(experiment, "simulation.selector_options"):
+        get_selector(options.selector, **options.selector_options)
+    return options
+
+
+def _loaded(experiment: Experiment, section: TraceSection) -> Trace:
     from bloxopt.workloads import load_trace
 
     trace = load_trace(section.name or section.path or "", format=section.format, throughput=section.throughput)
     seed = section.seed or 0
     if section.start is not None or section.end is not None:
-        trace = trace.window(section.start or 0.0, float("inf") if section.end is None else section.end)
+        with _at(experiment, "trace.start" if section.end is None else "trace.end"):
+            trace = trace.window(section.start or 0.0, float("inf") if section.end is None else section.end)
     if section.where is not None:
-        trace = trace.where(**section.where.model_dump(exclude_none=True))
+        with _at(experiment, "trace.where"):
+            trace = trace.where(**section.where.model_dump(exclude_none=True))
     if section.jobs is not None:
         trace = trace.head(section.jobs)
     if section.gpu_demand is not None:
-        trace = trace.with_gpu_demand({int(count): weight for count, weight in section.gpu_demand.items()}, seed)
+        with _at(experiment, "trace.gpu_demand"):
+            trace = trace.with_gpu_demand({int(count): weight for count, weight in section.gpu_demand.items()}, seed)
     if section.job_types is not None:
-        trace = trace.with_job_types(section.job_types, seed)
+        with _at(experiment, "trace.job_types"):
+            trace = trace.with_job_types(section.job_types, seed)
     if section.load is not None:
-        trace = trace.scale_load(section.load)
+        with _at(experiment, "trace.load"):
+            trace = trace.scale_load(section.load)
     if section.elastic_range is not None:
-        trace = trace.with_elastic_range(*section.elastic_range)
+        with _at(experiment, "trace.elastic_range"):
+            trace = trace.with_elastic_range(*section.elastic_range)
     if section.restart_cost is not None:
-        trace = trace.with_restart_cost(section.restart_cost)
+        with _at(experiment, "trace.restart_cost"):
+            trace = trace.with_restart_cost(section.restart_cost)
     return trace
 
 
@@ -164,14 +234,20 @@ def generated_trace(experiment: Experiment) -> Trace:
     values: dict[str, Any] = section.model_dump(exclude_none=True)
     if isinstance(section.gpu_counts, dict):
         values["gpu_counts"] = {int(count): weight for count, weight in section.gpu_counts.items()}
-    return generate_trace(**values)
+    with _at(experiment, "generate"):
+        return generate_trace(**values)
 
 
-def _failures(section: FailuresSection | None) -> Failures:
+def _failures(experiment: Experiment, cluster: Cluster) -> Failures:
     from bloxopt.simulation import Outage, RandomFailures
+    from bloxopt.simulation.failures import NodeEvents
 
+    section = experiment.failures
     if section is None:
         return None
     if section.outages is not None:
-        return [Outage(**outage.model_dump(exclude_none=True)) for outage in section.outages]
+        with _at(experiment, "failures.outages"):
+            outages = [Outage(**outage.model_dump(exclude_none=True)) for outage in section.outages]
+            NodeEvents(outages, cluster, 0)
+        return outages
     return RandomFailures(section.mean_seconds_between_failures or 0.0, section.mean_seconds_to_repair or 0.0)

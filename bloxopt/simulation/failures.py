@@ -60,9 +60,9 @@ class NodeEvents:
             latest: dict[str, float] = {}
             for outage in sorted(failures, key=lambda outage: outage.start):
                 if outage.node not in number:
-                    raise ConfigError(
-                        f"outage of unknown node {outage.node!r}: nodes are named {cluster.nodes[0].name!r} …"
-                    )
+                    some = ", ".join(node.name for node in cluster.nodes[:5])
+                    more = ", …" if len(cluster.nodes) > 5 else ""
+                    raise ConfigError(f"outage of unknown node {outage.node!r}: the nodes are {some}{more}")
                 if outage.start < latest.get(outage.node, 0.0):
                     raise ConfigError(f"outages of node {outage.node!r} overlap at {outage.start} s")
                 latest[outage.node] = outage.end

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from bloxopt.errors import BloxoptError, ConfigError, ResultError
-from bloxopt.experiments import load_experiment, load_result, make_experiment, run_and_save, run_experiment
+from bloxopt.experiments import compare, load_experiment, load_result, make_experiment, run_and_save, run_experiment
 from bloxopt.experiments.store import load_config
 
 TIMINGS = ["solve_seconds", "build_seconds"]
@@ -129,6 +129,12 @@ number = 3
 
 def made(name):
     return Policy(objective=MaxSum(NormalizedThroughput()), name=name)
+
+def leaves():
+    raise SystemExit(3)
+
+def raises():
+    return 1 / 0
 """
 
 
@@ -153,10 +159,12 @@ def test_a_policy_of_the_users_own_comes_from_a_python_file(policy_file, tmp_pat
     [
         ("own.py:nothing", {}, "own.py defines no 'nothing'"),
         ("own.py:number", {}, "is int: it must be a Policy or a function that makes one"),
-        ("own.py:made", {}, "policy.options: .*missing a required argument: 'name'"),
+        ("own.py:made", {}, "policy.options.name: policy .*: option 'name' is missing"),
         ("own.py:throughput", {"name": "x"}, "takes none"),
         ("other.py:fair", {}, "no such file"),
-        ("broken.py:fair", {}, "broken.py cannot be imported: NameError"),
+        ("own.py:leaves", {}, r"own.py:leaves' raised SystemExit: 3 \(.*own.py, line \d+\)"),
+        ("own.py:raises", {}, r"own.py:raises' raised ZeroDivisionError: division by zero \(.*own.py, line \d+\)"),
+        ("broken.py:fair", {}, "broken.py cannot be imported: it raised NameError.*broken.py, line 1"),
     ],
 )
 def test_a_policy_file_that_cannot_be_used_is_named(policy_file, name, options, message):
@@ -164,3 +172,63 @@ def test_a_policy_file_that_cannot_be_used_is_named(policy_file, name, options, 
     document = {"trace": "gavel-15", "policy": {"name": str(policy_file.parent / name), "options": options}}
     with pytest.raises(ConfigError, match=message):
         run_experiment(make_experiment(document))
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        (
+            '[policy]\nname = "fifo"\noptions = {foo = 1}',
+            "policy.options.foo: policy 'fifo': unknown option 'foo': known",
+        ),
+        (
+            '[policy]\nname = "fifo"\noptions = {backfill = "x"}',
+            "policy.options.backfill: .*'x', must be true or false",
+        ),
+        (
+            '[policy]\nname = "las"\noptions = {gpu_weighted = 3}',
+            "policy.options.gpu_weighted: .* must be true or false",
+        ),
+        ("[simulation]\nselector_options = {foo = 3}", "simulation.selector_options.foo: .*: known are type_order"),
+        (
+            '[failures]\noutages = [{node = "n", start = 1}]',
+            "failures.outages: outage of unknown node 'n': the nodes are node",
+        ),
+        ('[cluster]\nnodes = "zz"', "cluster.nodes: cluster 'zz': cannot read 'zz'"),
+    ],
+)
+def test_values_that_do_not_go_together_are_named_by_file_and_key_before_anything_runs(tmp_path, tables, message):
+    file = tmp_path / "experiment.toml"
+    file.write_text(f'trace = "gavel-15"\n{tables}\n[output]\nplots = false\n')
+    for run in (
+        lambda: run_experiment(load_experiment(file)),
+        lambda: compare(load_experiment(file, {"compare.seeds": [1, 2]}), tmp_path / "out"),
+    ):
+        with pytest.raises(ConfigError, match=f"{file}: {message}"):
+            run()
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("start = 1e9", "trace.start: trace 'gavel-15': no job arrives"),
+        ("where = {max_gpus = 1, job_type = 'x'}", "trace.where: trace 'gavel-15' has no job type 'x'"),
+        ("gpu_demand = {3 = 1}", "trace.gpu_demand: trace 'gavel-15': the GPU demand cannot be met"),
+        ("job_types = {FooNet = 1}", "trace.job_types: .*job type 'FooNet' is not in the throughput table"),
+        ("restart_cost = 1e15", "trace.restart_cost: .* must be at most 1e"),
+    ],
+)
+def test_a_change_of_a_trace_that_cannot_be_made_is_named_by_file_and_key(tmp_path, change, message):
+    file = tmp_path / "experiment.toml"
+    file.write_text(f'[trace]\nname = "gavel-15"\n{change}\n')
+    with pytest.raises(ConfigError, match=f"{file}: {message}"):
+        run_experiment(load_experiment(file))
+
+
+def test_a_wrong_value_of_a_list_is_named_by_the_option_that_gave_it(tmp_path):
+    labels = {"compare.clusters": "--clusters"}
+    experiment = make_experiment({"trace": "gavel-15"}, {"compare.clusters": ["8xV100", "zz"]}, labels)
+    with pytest.raises(ConfigError, match=r"^--clusters: cluster 'zz'"):
+        compare(experiment, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

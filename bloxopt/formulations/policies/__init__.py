@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
-from bloxopt.errors import FormulationError, UnknownNameError
+from bloxopt.arguments import check_options
+from bloxopt.errors import FormulationError, UnknownNameError, guarded
 from bloxopt.formulations.constraints.base import describe
 from bloxopt.formulations.policy import Policy
 from bloxopt.registry import Registry
@@ -29,6 +30,9 @@ POLICIES = Registry(
         "max_sum_throughput_raw": f"{_HERE}.max_sum_throughput:max_sum_throughput_raw",
     },
 )
+
+SETTINGS = tuple(field.name for field in fields(Policy) if field.init and field.name != "objective")
+"""What every factory hands on to its Policy."""
 
 ALIASES = {
     "fifo_perf": "fifo",
@@ -75,10 +79,9 @@ def get_policy(policy: str | Policy, **options: Any) -> Policy:
     if name not in POLICIES:
         raise UnknownNameError("policy", policy, [*POLICIES, *ALIASES])
     factory: Callable[..., Policy] = POLICIES.get(name)
-    try:
+    check_options(factory, options, f"policy {policy!r}", FormulationError, rest=SETTINGS)
+    with guarded(f"policy {policy!r}", FormulationError):
         return factory(**options)
-    except TypeError as error:
-        raise FormulationError(f"policy {policy!r}: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,18 @@ class Affine:
             self.constant + other.constant,
             self.labels or other.labels,
             counted,
-        )
+        ).merged()
+
+    def merged(self) -> Affine:
+        """The same rows with one entry per position, sorted by row, then column."""
+        if not len(self.row):
+            return self
+        position = self.row * (int(self.column.max()) + 1) + self.column
+        if (np.diff(position) > 0).all():
+            return self
+        _, first, entry = np.unique(position, return_index=True, return_inverse=True)
+        value = sum_by(entry, self.value, len(first))
+        return replace(self, row=self.row[first], column=self.column[first], value=value)
 
     def plus_column(self, column: int, coefficient: float | FloatArray) -> Affine:
         """Every row plus ``coefficient`` (one, or (rows,)) times one more column."""
@@ -108,21 +119,25 @@ class Affine:
         constant = np.array([self.constant.sum()])
         return Affine(np.zeros_like(self.row), self.column, self.value, constant, lambda: ["total"])
 
-    def limits(self, exclusive: bool) -> tuple[FloatArray, FloatArray]:
+    def limits(self, job: IntArray | None = None) -> tuple[FloatArray, FloatArray]:
         """Least and greatest value (rows,) over the box 0 ≤ x ≤ 1.
 
-        With ``exclusive`` at most one unit of x is shared among a row's columns (a job's time share),
-        so only its best column counts; that holds where no row mixes the columns of different jobs.
+        With ``job`` (columns,), the job of each column, at most one unit of x is shared among the columns of a
+        job (its time share), so that only the best column of each job counts in a row.
         """
-        low: FloatArray = np.zeros(self.num_rows)
-        high: FloatArray = np.zeros(self.num_rows)
-        if exclusive:
-            np.maximum.at(high, self.row, self.value)
-            np.minimum.at(low, self.row, self.value)
-        else:
-            high = sum_by(self.row, np.maximum(self.value, 0.0), self.num_rows)
-            low = sum_by(self.row, np.minimum(self.value, 0.0), self.num_rows)
-        return low + self.constant, high + self.constant
+        rows = self.merged()
+        group, value = rows.row, rows.value
+        high, low = np.maximum(value, 0.0), np.minimum(value, 0.0)
+        if job is not None and len(value):
+            pair = rows.row * (int(job.max()) + 1) + job[rows.column]
+            order = np.argsort(pair, kind="stable")
+            start = np.flatnonzero(np.diff(pair[order], prepend=-1))
+            group = rows.row[order[start]]
+            high, low = np.maximum.reduceat(high[order], start), np.minimum.reduceat(low[order], start)
+        return (
+            sum_by(group, low, self.num_rows) + self.constant,
+            sum_by(group, high, self.num_rows) + self.constant,
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -98,7 +98,7 @@ class LevelProgram:
         self.rows = replace(self.rows, value=np.where(closed, 0.0, self.rows.value))
 
     def _theta_bounds(self, rows: Affine, free: BoolArray) -> tuple[float, float]:
-        low, high = rows.limits(exclusive=self.session.exclusive_time)
+        low, high = rows.limits(self.session.exclusive_job)
         return min(0.0, float(low[free].min())), max(1.0, float(high[free].min()) * (1.0 + 1e-6))
 
     def _reach(self, form: StandardForm, duals: FloatArray, first: int, weight: FloatArray) -> float:

@@ -30,7 +30,7 @@ def minimise_largest(session: Session, rows: Reciprocal) -> Outcome:
         solved = session.solve(program, Affine.nothing())
         return Outcome(solved.x, 0.0, 0.0, solved.result.termination, program)
     level_program = LevelProgram(session, rows.base, "MinMax", duals=not session.program().is_mip)
-    most = np.maximum(rows.base.limits(exclusive=session.exclusive_time)[1], 0.0)
+    most = np.maximum(rows.base.limits(session.exclusive_job)[1], 0.0)
     # Alone on its best configuration a job reaches this much, which bounds the value without any program.
     lower, upper = float(rows.value_at(most).max()), np.inf
     guess = max(lower, float(rows.at(_even_shares(session)).max()))

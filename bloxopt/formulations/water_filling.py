@@ -9,11 +9,11 @@ program, whose piecewise-linear roots are found by sorting.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bloxopt.errors import FormulationError, InfeasibleError
+from bloxopt.errors import FormulationError, InfeasibleError, SolverError
 from bloxopt.formulations.affine import Affine
 from bloxopt.formulations.expressions import ExpressionLike, build_affine
 from bloxopt.formulations.levels import Cut, LevelProgram, LevelSolution
@@ -22,18 +22,21 @@ from bloxopt.formulations.program import Program
 from bloxopt.formulations.progress import depends_on_progress
 from bloxopt.formulations.session import Outcome, Session, outcome_of
 from bloxopt.formulations.space import AllocationSpace
+from bloxopt.formulations.sums import sum_by
 from bloxopt.jobs import BoolArray, FloatArray
 from bloxopt.solvers.base import Termination
 
 _REACHED = 1e-7
 """A level counts as reached when θ is within this of 1; solvers promise no more."""
-_HELD_BELOW = 1e-8
-"""Fixed levels are asked for with this much relative slack, so that rounding cannot make them impossible."""
+_HELD_BELOW = 1e-10
+"""Fixed levels get this much relative slack where the solver calls them impossible, or fails, without any."""
 _HELD_FAR_BELOW = 1e-5
-"""A solver that finds them impossible all the same is asked again with ten times the slack, up to this."""
+"""... and ten times as much where that is not enough, up to this."""
 _TOO_LOW = 1e-6
 """A level whose θ exceeds 1 by more than this is too low: rounding in a cut of an earlier stage."""
 _SAME_LEVEL = 1e-8
+_NO_LEVEL = 1e-9
+"""Levels this small relative to what rows can lose count as 0."""
 _NO_PRICE = 1e-9
 _MOST_STEPS = 50
 
@@ -67,7 +70,14 @@ class WaterFilling(Objective):
         if not rows.num_rows:
             program = session.program()
             return outcome_of(session.solve(program, Affine.nothing()))
-        return _fill(session, rows)
+        shift = _shift_above_zero(session, rows)
+        outcome = _fill(session, rows.shifted(shift))
+        if not shift:
+            return outcome
+        assert outcome.levels is not None and outcome.bound is not None
+        return replace(
+            outcome, utility=outcome.utility - shift, bound=outcome.bound - shift, levels=outcome.levels - shift
+        )
 
     def hold(self, session: Session, program: Program, outcome: Outcome, tolerance: float) -> None:
         rows = self._rows(session.space)
@@ -76,23 +86,35 @@ class WaterFilling(Objective):
         program.add_rows(rows, lower=outcome.levels - tolerance * np.maximum(np.abs(outcome.levels), 1e-9))
 
     def _rows(self, space: AllocationSpace) -> Affine:
-        return build_affine(self.expression, space, "WaterFilling").only_counted()
+        return build_affine(self.expression, space, "WaterFilling").only_counted().merged()
+
+
+def _shift_above_zero(session: Session, rows: Affine) -> float:
+    """What to add to every row so that all levels are positive; the order of values stays as it is.
+
+    0 unless some row can be negative and the best smallest value is.
+    """
+    if float(rows.limits(session.exclusive_job)[0].min()) >= 0.0:
+        return 0.0
+    smallest = LevelProgram(session, rows, "WaterFilling", duals=False).solve(np.ones(rows.num_rows))
+    worst = min(smallest.theta, float(rows.at(smallest.x).min()))
+    return -2.0 * worst if worst < -_NO_LEVEL * float(np.abs(rows.limits()[0]).max()) else 0.0
 
 
 def _fill(session: Session, rows: Affine) -> Outcome:
-    cap = np.maximum(rows.limits(exclusive=session.exclusive_time)[1], 0.0)
+    cap = np.maximum(rows.limits(session.exclusive_job)[1], 0.0)
     program = LevelProgram(session, rows, "WaterFilling", duals=True)
     fixed = cap <= 0.0
     level = np.where(fixed, 0.0, cap)
     cuts = [_gpu_guess(session.space, rows)]
     lowest: LevelSolution | None = None
     solution: LevelSolution | None = None
-    complete = True
+    complete = proven = True
     while not fixed.all() and complete:
         top = height = float(cap[~fixed].max())
         # What the last allocation gives is possible together; asking for a hair less leaves room for rounding.
         given = level if solution is None else np.minimum(level, rows.at(solution.x))
-        slack = _HELD_BELOW
+        slack = 0.0
         held = given * (1.0 - slack)
         for cut in cuts:
             if _says_enough(cut, level, fixed):
@@ -102,14 +124,18 @@ def _fill(session: Session, rows: Affine) -> Outcome:
             target = np.where(fixed, held, np.minimum(height, cap))
             try:
                 solution = program.solve(target, fixed)
-            except InfeasibleError:
+            except (InfeasibleError, SolverError):
+                if solution is not None and session.out_of_time:
+                    complete = False
+                    break
                 if solution is None or slack > _HELD_FAR_BELOW:
                     raise
-                slack *= 10.0
+                slack = max(10.0 * slack, _HELD_BELOW)
                 held = given * (1.0 - slack)
                 continue
             assert solution.cut is not None
             cuts.append(solution.cut)
+            proven &= solution.solved.result.termination is Termination.OPTIMAL
             if solution.theta >= 1.0 - _REACHED:
                 possible = height
                 if solution.theta <= 1.0 + _TOO_LOW or height >= top:
@@ -136,19 +162,18 @@ def _fill(session: Session, rows: Affine) -> Outcome:
         if abs(solution.theta - 1.0) <= 10 * _TOO_LOW:
             # Jobs that can no longer have a scarce GPU type are full below what they could use of it.
             program.close_unused(solution)
-            cap = np.where(fixed, cap, np.minimum(cap, program.rows.limits(session.exclusive_time)[1]))
+            cap = np.where(fixed, cap, np.minimum(cap, program.rows.limits(session.exclusive_job)[1]))
         complete = complete and not (session.out_of_time and not fixed.all())
-    if solution is None or lowest is None:
-        solved = session.solve(session.program(), Affine.nothing())
-        return outcome_of(solved)
+    if solution is None or lowest is None:  # no row can be above 0
+        lowest = solution = program.solve(level)
+        proven = solution.solved.result.termination is Termination.OPTIMAL
     reached = rows.at(solution.x)
-    ending = solution.solved.result.termination
     smallest = float(reached.min())
     return Outcome(
         x=solution.x,
         utility=smallest,
         bound=max(smallest, float(level.min())),
-        termination=ending if complete else Termination.FEASIBLE,
+        termination=Termination.OPTIMAL if complete and proven else Termination.FEASIBLE,
         program=lowest.solved.program,
         prices=lowest.prices,
         levels=reached,
@@ -162,9 +187,14 @@ def _gpu_guess(space: AllocationSpace, rows: Affine) -> Cut:
     An upper bound where Capacity holds; where it does not, just a start that the first solve corrects.
     """
     useful = rows.value > 0
+    row, column, value = rows.row[useful], rows.column[useful], rows.value[useful]
     need = np.full(rows.num_rows, np.inf)
-    np.minimum.at(need, rows.row[useful], space.gpu_demand[rows.column[useful]] / rows.value[useful])
-    return Cut(np.where(np.isfinite(need), need, 0.0), float(space.capacity.sum()))
+    np.minimum.at(need, row, space.gpu_demand[column] / value)
+    need[np.isinf(need)] = 0.0
+    # A GPU that serves several rows at once is worth as much to each, and counts once.
+    served = sum_by(column, need[row] * value, space.num_columns) / space.gpu_demand
+    need /= max(1.0, float(served.max(initial=0.0)))
+    return Cut(need, float(space.capacity.sum()) + float(need @ rows.constant))
 
 
 def _saturated(solution: LevelSolution, rows: Affine, target: FloatArray, fixed: BoolArray) -> BoolArray:

@@ -40,11 +40,12 @@ class RoundLimits:
     def of(cls, blocks: Sequence[Constraint], space: AllocationSpace) -> RoundLimits | None:
         """The limits that ``blocks`` put on each round; None if there are none.
 
-        Raises :class:`FormulationError` for a job that could never run under them.
+        Raises :class:`FormulationError` for a job that could never run under those that do not change with time.
         """
         parts: list[csr_array] = []
         rooms: list[FloatArray] = []
         names: list[str] = []
+        lasting: list[bool] = []
         for block in blocks:
             for built, _, upper in built_limits(describe(block), block.round_limits, space):
                 if _is_per_job(built, space):
@@ -59,12 +60,13 @@ class RoundLimits:
                 parts.append(rows[kept])
                 rooms.append(room[kept])
                 names += [f"{describe(block)}[{labels[row]}]" for row in kept]
+                lasting += [not block.progress_dependent] * len(kept)
         if not names:
             return None
         use = csc_array(vstack(parts))
         use.eliminate_zeros()
         limits = cls(space, use, np.concatenate(rooms), names)
-        limits._refuse_jobs_that_can_never_run()
+        limits._refuse_jobs_that_can_never_run(np.array(lasting))
         return limits
 
     def admit(self, row: int, gpu_type: int, num_gpus: int) -> bool:
@@ -84,10 +86,12 @@ class RoundLimits:
         row = space.index[space.job].tolist()
         return zip(row, space.gpu_type.tolist(), space.num_gpus.tolist(), strict=True)
 
-    def possible(self) -> BoolArray:
-        """Columns that fit when nothing else runs, (num_columns,)."""
+    def possible(self, rows: BoolArray | None = None) -> BoolArray:
+        """Columns that fit when nothing else runs, (num_columns,), by all limits or some of their ``rows``."""
         entry = np.repeat(np.arange(self.space.num_columns), np.diff(self.use.indptr))
         over = self.use.data > self.room[self.use.indices] + _ROUNDING
+        if rows is not None:
+            over &= rows[self.use.indices]
         possible = np.ones(self.space.num_columns, dtype=bool)
         possible[entry[over]] = False
         return possible
@@ -107,15 +111,17 @@ class RoundLimits:
                 f"{self.names[worst]} allows {self.room[worst]:g} in a round and {total[worst]:g} would be used"
             )
 
-    def _refuse_jobs_that_can_never_run(self) -> None:
+    def _refuse_jobs_that_can_never_run(self, lasting: BoolArray) -> None:
+        """Judged by the ``lasting`` rows alone: a limit for the night lets jobs run by day."""
         space = self.space
-        can = np.bincount(space.job, weights=self.possible(), minlength=space.num_jobs) > 0
+        possible = self.possible(lasting)
+        can = np.bincount(space.job, weights=possible, minlength=space.num_jobs) > 0
         stuck = (space.runnable & ~can).nonzero()[0]
         if not len(stuck):
             return
         columns = (space.job == stuck[0]).nonzero()[0]
         rows = self.use[:, columns].tocoo()
-        over = rows.data > self.room[rows.row] + _ROUNDING
+        over = (rows.data > self.room[rows.row] + _ROUNDING) & lasting[rows.row]
         row = int(rows.row[over][0])
         more = f" (and {len(stuck) - 1} others)" if len(stuck) > 1 else ""
         raise FormulationError(

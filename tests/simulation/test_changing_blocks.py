@@ -45,6 +45,15 @@ def test_a_limit_for_the_night_holds_at_night_and_only_then(selector: str) -> No
     assert rounds["solved"].all()
 
 
+@pytest.mark.parametrize("policy", [fair(NightCap(1)), fair(NightCap(0))])
+@pytest.mark.parametrize("selector", ["priorities", "exact"])
+def test_a_gang_too_large_for_the_night_waits_for_the_day(policy: Policy, selector: str) -> None:
+    jobs = bx.Trace.from_jobs([bx.Job(job_id="gang", duration=3600.0, num_gpus=4)])
+    result = bx.simulate(jobs, "4xV100", policy, selector=selector)
+    assert result.jobs["start"].tolist() == [6 * 3600.0]
+    assert result.jobs["finish"].tolist() == [7 * 3600.0]
+
+
 class Unchanging(Constraint):
     """Asks for nothing, and does not say that it never will."""
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -14,18 +16,28 @@ from bloxopt.jobs import FloatArray
 from bloxopt.solvers.backend import BackEnd
 from bloxopt.solvers.base import Capabilities, SolverOptions, Termination
 from bloxopt.solvers.bounds import tightened
-from bloxopt.solvers.check import Tolerance
+from bloxopt.solvers.check import Tolerance, dual_bound, relative_row_violation
 from bloxopt.solvers.presolve import Answer
 
 if TYPE_CHECKING:
     from bloxopt.formulations.standard_form import StandardForm
 
-PDLP_TOLERANCE = 1e-8
-"""Relative optimality that PDLP is asked for; its default of 1e-6 leaves rows violated by as much."""
+PDLP_TRIES = ((1e-8, 100_000), (1e-7, 100_000), (1e-6, None))
+"""Relative optimality that PDLP is asked for and its most iterations, the next pair if it does not get there.
+
+At 1e-6, its default, rows are violated by as much. At 1e-8 it takes 10,000 iterations on most programs, but some
+small ones take millions, and for one in thirty its steps become too short to move on, which it reports as an error.
+"""
+PDLP_GOOD = 1e-6
+"""Relative error of the point at hand when PDLP does not get there, up to which it is not asked again."""
+PDLP_TOLERANCE = Tolerance(objective=1e-5, feasibility=1e-5)
 CP_SAT_LARGEST_BOUND = 1e7
 """CP-SAT cuts bounds beyond ±1e7 off without a word, which could cut off the optimum."""
 CP_SAT_PRECISION = 1e-7
 """Relative precision CP-SAT scales fractional coefficients of a row to; its default is 1e-6."""
+
+SENDS_MESSAGES = ("PDLP",)
+"""Solvers that print warnings, however silent they are told to be, unless someone takes their messages."""
 
 INFINITE_OBJECTIVE = "value: -inf; invalid PrimalSolutionProto.objective_value"
 
@@ -37,10 +49,16 @@ def _unchanged(form: StandardForm, options: SolverOptions, parameters: Any) -> S
     return form
 
 
-def _pdlp(form: StandardForm, options: SolverOptions, parameters: Any) -> StandardForm:
+def _pdlp_try(
+    optimality: float, iterations: int | None, form: StandardForm, options: SolverOptions, parameters: Any
+) -> StandardForm:
     criteria = parameters.pdlp.termination_criteria.simple_optimality_criteria
-    criteria.eps_optimal_relative = PDLP_TOLERANCE
-    criteria.eps_optimal_absolute = PDLP_TOLERANCE
+    criteria.eps_optimal_relative = optimality
+    criteria.eps_optimal_absolute = optimality
+    if iterations is not None:
+        parameters.iteration_limit = iterations
+    # Whoever takes messages gets all of them unless told otherwise; at 0 only warnings.
+    parameters.pdlp.verbosity_level = 0
     return form
 
 
@@ -74,6 +92,38 @@ def _back_end(
 
     name = f"ortools:{solver.lower().replace('gscip', 'scip').replace('_', '-')}"
     return BackEnd(name, "ortools", "ortools", capabilities, run, tolerance)
+
+
+def _run_pdlp(form: StandardForm, options: SolverOptions, warm_start: FloatArray | None) -> Answer:
+    """PDLP's answer; where it does not get to the accuracy asked for, the best of several tries."""
+    started = time.perf_counter()
+    best: tuple[float, Answer] | None = None
+    for optimality, iterations in PDLP_TRIES:
+        left = options
+        if options.time_limit is not None:
+            left = replace(options, time_limit=max(0.0, options.time_limit - (time.perf_counter() - started)))
+        prepare = partial(_pdlp_try, optimality, iterations)
+        answer = _solve("PDLP", PDLP_CAPABILITIES, prepare, form, left, warm_start)
+        if answer.termination is Termination.OPTIMAL:
+            return answer
+        error = _error(form, answer) if answer.termination is Termination.FEASIBLE else math.inf
+        if best is None or error < best[0]:
+            best = error, answer
+        late = options.time_limit is not None and time.perf_counter() - started >= options.time_limit
+        if answer.termination is not Termination.FEASIBLE or error <= PDLP_GOOD or late:
+            break
+    assert best is not None
+    return best[1]
+
+
+def _error(form: StandardForm, answer: Answer) -> float:
+    """Relative violation of rows, or relative distance from the bound that the duals prove, whichever is larger."""
+    if answer.x is None or answer.row_duals is None:
+        return math.inf
+    x = np.clip(answer.x, form.lower, form.upper)
+    value = float(form.cost @ x)
+    gap = abs(value - dual_bound(form, answer.row_duals, x).bound) / max(abs(value), 1e-9)
+    return max(gap, float(relative_row_violation(form, x).max(initial=0.0)))
 
 
 def _solve(
@@ -110,7 +160,7 @@ def _solve(
             parameters_pb2.SolverInitializerProto(),
             parameters,
             model_parameters,
-            None,
+            _discard if solver in SENDS_MESSAGES else None,
             callback_pb2.CallbackRegistrationProto(),
             None,
             None,
@@ -121,6 +171,10 @@ def _solve(
             return Answer(Termination.UNBOUNDED, message=str(error))
         raise
     return _answer(form, result)
+
+
+def _discard(messages: list[str]) -> None:
+    pass
 
 
 def _model(form: StandardForm) -> Any:
@@ -155,6 +209,7 @@ def _answer(form: StandardForm, result: Any) -> Answer:
         result_pb2.TERMINATION_REASON_OPTIMAL: Termination.OPTIMAL,
         # The common check finds out whether the duals prove it optimal.
         result_pb2.TERMINATION_REASON_IMPRECISE: Termination.FEASIBLE,
+        result_pb2.TERMINATION_REASON_NUMERICAL_ERROR: Termination.FEASIBLE,
         result_pb2.TERMINATION_REASON_INFEASIBLE: Termination.INFEASIBLE,
         result_pb2.TERMINATION_REASON_UNBOUNDED: Termination.UNBOUNDED,
         result_pb2.TERMINATION_REASON_INFEASIBLE_OR_UNBOUNDED: Termination.UNBOUNDED,
@@ -162,13 +217,18 @@ def _answer(form: StandardForm, result: Any) -> Answer:
         result_pb2.TERMINATION_REASON_NO_SOLUTION_FOUND: Termination.LIMIT_NO_SOLUTION,
     }
     ending = result.termination
-    answer = Answer(endings.get(ending.reason, Termination.ERROR), message=ending.detail)
+    numerical = ending.reason == result_pb2.TERMINATION_REASON_NUMERICAL_ERROR
+    message = ending.detail or ("numerical difficulties" if numerical else "")
+    answer = Answer(endings.get(ending.reason, Termination.ERROR), message=message)
     if not result.solutions:
         return answer
     solution = result.solutions[0]
     if solution.HasField("primal_solution"):
+        # PDLP does not say whether the point at hand at a limit is feasible: the common check does.
+        undecided = answer.termination is Termination.LIMIT_NO_SOLUTION
         answer = replace(
             answer,
+            termination=Termination.FEASIBLE if undecided else answer.termination,
             x=_dense(solution.primal_solution.variable_values, form.num_columns),
             bound=float(ending.objective_bounds.dual_bound),
         )
@@ -184,12 +244,8 @@ def _dense(vector: Any, length: int) -> FloatArray:
 
 
 GLOP = _back_end("GLOP", Capabilities(duals=True, time_limit=True, seed=True))
-PDLP = _back_end(
-    "PDLP",
-    Capabilities(duals=True, time_limit=True, threads=True),
-    _pdlp,
-    Tolerance(objective=1e-5, feasibility=1e-5),
-)
+PDLP_CAPABILITIES = Capabilities(duals=True, time_limit=True, threads=True)
+PDLP = BackEnd("ortools:pdlp", "ortools", "ortools", PDLP_CAPABILITIES, _run_pdlp, PDLP_TOLERANCE)
 CP_SAT = _back_end(
     "CP_SAT",
     Capabilities(lp=False, mip=True, warm_start=True, time_limit=True, mip_gap=True, threads=True, seed=True),

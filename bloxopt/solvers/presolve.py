@@ -46,15 +46,17 @@ class Answer:
 
 @dataclass(frozen=True, eq=False)
 class Reduced:
-    """An equivalent program: rows of the original kept, scaled by powers of two.
+    """An equivalent program: ``rows`` and ``columns`` of the original kept, scaled by powers of two.
 
-    ``form`` has ``x = column_scale · x'``, rows multiplied by ``row_scale`` (of the kept rows) and the
-    cost by ``cost_scale``; its constant is 0.
+    ``form`` has ``x = column_scale · x'`` (of the kept columns, the others are 0), rows multiplied by
+    ``row_scale`` (of the kept rows) and the cost by ``cost_scale``; its constant is 0.
     """
 
     form: StandardForm
     rows: npt.NDArray[np.intp]
     num_rows: int
+    columns: npt.NDArray[np.intp]
+    num_columns: int
     row_scale: FloatArray
     column_scale: FloatArray
     cost_scale: float
@@ -67,16 +69,20 @@ class Reduced:
         if _has_length(answer.row_duals, len(self.rows)):
             row_duals = np.zeros(self.num_rows)
             row_duals[self.rows] = answer.row_duals * self.row_scale / self.cost_scale
+        x = None
+        if _has_length(answer.x, len(self.columns)):
+            x = np.zeros(self.num_columns)
+            x[self.columns] = answer.x * self.column_scale
         return replace(
             answer,
-            x=answer.x * self.column_scale if _has_length(answer.x, len(self.column_scale)) else None,
+            x=x,
             row_duals=row_duals,
             bound=None if answer.bound is None else answer.bound / self.cost_scale + self.offset,
         )
 
     def reduce_start(self, x: FloatArray | None) -> FloatArray | None:
         """A point of the original program in terms of the columns of ``form``."""
-        return None if x is None else x / self.column_scale
+        return None if x is None else x[self.columns] / self.column_scale
 
 
 def reduce(form: StandardForm) -> Reduced | Answer:
@@ -93,37 +99,57 @@ def reduce(form: StandardForm) -> Reduced | Answer:
     matrix = csc_array(form.matrix, copy=True)
     matrix.sum_duplicates()
     matrix.eliminate_zeros()
-    entries = np.bincount(matrix.indices, minlength=form.num_rows)
     for low, high, kind in ((lower, upper, "column"), (row_lower, row_upper, "row")):
         if (at := _first_crossing(low, high)) is not None:
             return _infeasible(f"{kind} {at} has the lower bound {low[at]:g} above the upper bound {high[at]:g}")
+    upper, row_upper = np.maximum(lower, upper), np.maximum(row_lower, row_upper)
+
+    # Interior-point methods take several times as long over a column that has no interior. The others stay, as an
+    # integer program must remain one.
+    columns = np.flatnonzero(form.integer | (lower != 0.0) | (upper != 0.0))
+    if len(columns) < form.num_columns:
+        matrix = csc_array(matrix[:, columns])
+    entries = np.bincount(matrix.indices, minlength=form.num_rows)
     impossible = (entries == 0) & ((row_lower > BOUND_SLACK) | (row_upper < -BOUND_SLACK))
     if impossible.any():
         at = int(np.argmax(impossible))
-        return _infeasible(f"row {at} has no entries, so its activity is 0, outside [{row_lower[at]}, {row_upper[at]}]")
-    upper, row_upper = np.maximum(lower, upper), np.maximum(row_lower, row_upper)
-
+        return _infeasible(
+            f"row {at} has no entries but those of columns fixed at 0, so its activity is 0, outside "
+            f"[{row_lower[at]}, {row_upper[at]}]"
+        )
     kept = (entries > 0) & (np.isfinite(row_lower) | np.isfinite(row_upper))
     if not kept.all():
         matrix = csc_array(matrix.tocsr()[kept])
     rows = np.flatnonzero(kept)
-    if not len(rows) or not form.num_columns:
+    if not len(rows) or not len(columns):
         return _separable(form, lower, upper)
 
-    settled = _best_alone(form.cost, lower, upper)
+    cost, lower, upper = form.cost[columns], lower[columns], upper[columns]
+    settled = _best_alone(cost, lower, upper)
     alone = (np.diff(matrix.indptr) == 0) & np.isfinite(settled)
     reduced = replace(
         form,
-        cost=np.where(alone, 0.0, form.cost),
+        cost=np.where(alone, 0.0, cost),
         matrix=matrix,
         row_lower=row_lower[kept],
         row_upper=row_upper[kept],
         lower=np.where(alone, settled, lower),
         upper=np.where(alone, settled, upper),
+        integer=form.integer[columns],
         constant=0.0,
     )
-    scaled = _scaled(reduced, rows, form.num_rows)
-    return replace(scaled, offset=float(form.cost[alone] @ settled[alone]))
+    row_scale, column_scale, cost_scale = _scales(reduced)
+    return Reduced(
+        _scaled(reduced, row_scale, column_scale, cost_scale),
+        rows,
+        form.num_rows,
+        columns,
+        form.num_columns,
+        row_scale,
+        column_scale,
+        cost_scale,
+        offset=float(cost[alone] @ settled[alone]),
+    )
 
 
 def _require_numbers(form: StandardForm) -> None:
@@ -176,8 +202,8 @@ def _has_length(values: FloatArray | None, length: int) -> TypeGuard[FloatArray]
     return values is not None and values.shape == (length,)
 
 
-def _scaled(form: StandardForm, rows: npt.NDArray[np.intp], num_rows: int) -> Reduced:
-    """Bring the entries of a program with huge or tiny ones near 1, and the largest cost too.
+def _scales(form: StandardForm) -> tuple[FloatArray, FloatArray, float]:
+    """Factors of rows, columns and cost that bring huge or tiny entries near 1, and the largest cost too.
 
     Geometric-mean scaling of rows and continuous columns in turn; ordinary programs pass unchanged.
     Factors are powers of two, so that no coefficient is rounded.
@@ -193,22 +219,26 @@ def _scaled(form: StandardForm, rows: npt.NDArray[np.intp], num_rows: int) -> Re
             scaled = np.log2(size * row_scale[matrix.indices] * column_scale[column_of_entry])
             middle = _middle(scaled, column_of_entry, form.num_columns)
             column_scale *= np.where(form.integer, 1.0, np.exp2(-middle))
-    cost = form.cost * column_scale
-    largest = float(np.max(np.abs(cost), initial=0.0))
+    largest = float(np.max(np.abs(form.cost * column_scale), initial=0.0))
     ordinary = largest == 0 or SMALLEST_UNSCALED <= largest <= LARGEST_UNSCALED
     cost_scale = 1.0 if ordinary else float(np.exp2(-np.clip(np.round(np.log2(largest)), -1000, 1000)))
-    if np.any(row_scale != 1.0) or np.any(column_scale != 1.0) or cost_scale != 1.0:
-        data = matrix.data * row_scale[matrix.indices] * column_scale[column_of_entry]
-        form = replace(
-            form,
-            cost=cost * cost_scale,
-            matrix=csc_array((data, matrix.indices, matrix.indptr), shape=matrix.shape),
-            row_lower=form.row_lower * row_scale,
-            row_upper=form.row_upper * row_scale,
-            lower=form.lower / column_scale,
-            upper=form.upper / column_scale,
-        )
-    return Reduced(form, rows, num_rows, row_scale, column_scale, cost_scale)
+    return row_scale, column_scale, cost_scale
+
+
+def _scaled(form: StandardForm, row_scale: FloatArray, column_scale: FloatArray, cost_scale: float) -> StandardForm:
+    if not np.any(row_scale != 1.0) and not np.any(column_scale != 1.0) and cost_scale == 1.0:
+        return form
+    matrix = form.matrix
+    data = matrix.data * row_scale[matrix.indices] * np.repeat(column_scale, np.diff(matrix.indptr))
+    return replace(
+        form,
+        cost=form.cost * column_scale * cost_scale,
+        matrix=csc_array((data, matrix.indices, matrix.indptr), shape=matrix.shape),
+        row_lower=form.row_lower * row_scale,
+        row_upper=form.row_upper * row_scale,
+        lower=form.lower / column_scale,
+        upper=form.upper / column_scale,
+    )
 
 
 def _middle(exponents: FloatArray, groups: npt.NDArray[np.integer], count: int) -> FloatArray:

@@ -137,3 +137,38 @@ def test_a_chain_of_rows_bounds_every_integer() -> None:
     assert tight.upper.tolist() == [4.0, 6.0, 8.0]
     result = solve(form, "ortools:cp-sat")
     assert (result.termination, result.objective) == (Termination.OPTIMAL, -18.0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(boxed_programs(), st.data(), st.sampled_from(["highs", "ortools:glop", "cvxpy:clarabel"]))
+def test_columns_fixed_at_0_count_no_more_than_if_they_were_not_there(form, data, solver) -> None:
+    closed = np.array(data.draw(st.lists(st.booleans(), min_size=form.num_columns, max_size=form.num_columns)))
+    fixed = replace(form, lower=np.where(closed, 0.0, form.lower), upper=np.where(closed, 0.0, form.upper))
+    keep = np.flatnonzero(~closed)
+    without = replace(
+        form, cost=form.cost[keep], matrix=csc_array(form.matrix[:, keep]), lower=form.lower[keep],
+        upper=form.upper[keep], integer=form.integer[keep],
+    )  # fmt: skip
+    result, expected = solve(fixed, solver), solve(without, solver)
+    assert result.termination is expected.termination
+    if expected.x is not None:
+        assert result.objective == pytest.approx(expected.objective, abs=1e-6)
+        assert not result.x[closed].any()
+        np.testing.assert_allclose(result.reduced_costs, form.cost - form.matrix.T @ result.row_duals, atol=1e-9)
+    reduced = reduce(fixed)
+    if isinstance(reduced, Reduced):
+        assert reduced.form.num_columns == len(keep)
+        assert (
+            reduced.reduce_start(np.arange(form.num_columns) * 1.0).tolist()
+            == (np.flatnonzero(~closed) / reduced.column_scale).tolist()
+        )
+
+
+def test_integer_columns_fixed_at_0_leave_an_integer_program_one() -> None:
+    form = program([-1, -1], [[1, 1]], [-INF], [1.5], [0, 0], [0, 2], integer=[True, False])
+    reduced = reduce(form)
+    assert isinstance(reduced, Reduced)
+    assert reduced.form.is_mip
+    result = solve(form, "highs")
+    assert result.termination is Termination.OPTIMAL
+    assert result.x.tolist() == pytest.approx([0.0, 1.5])

@@ -74,7 +74,8 @@ class WaterFilling(Objective):
         outcome = _fill(session, rows.shifted(shift))
         if not shift:
             return outcome
-        assert outcome.levels is not None and outcome.bound is not None
+        assert outcome.levels is not None
+        assert outcome.bound is not None
         return replace(
             outcome, utility=outcome.utility - shift, bound=outcome.bound - shift, levels=outcome.levels - shift
         )

@@ -111,7 +111,7 @@ def with_tenants(space, seed):
     """The same jobs, owned by three tenants."""
     rng = np.random.default_rng(seed)
     capacity = [int(n) for n in space.capacity]
-    names = [name for name in rng.choice(["x", "y", "z"], space.num_jobs)]
+    names = rng.choice(["x", "y", "z"], space.num_jobs).tolist()
     rates = np.zeros((space.num_jobs, len(capacity)))
     rates[:, : space.requested_rate.shape[1]] = space.requested_rate
     return make_space(rates, space.requested_gpus, capacity, tenants=names)

@@ -76,7 +76,12 @@ if TYPE_CHECKING:
     from bloxopt.workloads.trace import Trace
 
 
+_SUBMODULES = ("experiments", "formulations", "placement", "selection", "simulation", "solvers", "workloads")
+
+
 def __getattr__(name: str) -> Any:
+    if name in _SUBMODULES:
+        return importlib.import_module(f"bloxopt.{name}")
     if name in _EXPORTS:
         value = getattr(importlib.import_module(_EXPORTS[name]), name)
         globals()[name] = value
@@ -85,4 +90,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*__all__, *_SUBMODULES])

@@ -101,6 +101,14 @@ class Cluster:
     network: Network = DEFAULT_NETWORK
 
     def __post_init__(self) -> None:
+        if not isinstance(self.nodes, (tuple, list)) or not all(isinstance(node, Node) for node in self.nodes):
+            raise ClusterError(
+                f"cannot make a cluster of {self.nodes!r}: give Node objects, or a description such as 32x4xV100 to "
+                "Cluster.from_string"
+            )
+        object.__setattr__(self, "nodes", tuple(self.nodes))
+        if not isinstance(self.network, Network):
+            raise ClusterError(f"network is {self.network!r}, must be a Network")
         if not self.nodes:
             raise ClusterError("a cluster needs at least one node")
         seen: set[str] = set()
@@ -128,7 +136,8 @@ class Cluster:
             if match is None:
                 raise ClusterError(
                     f"cluster {text!r}: cannot read {part.strip()!r}; write [NODESx]GPUSxTYPE parts joined "
-                    "by '+', such as 8xV100+16xP100 or 32x4xV100, or name an existing .toml or .csv file"
+                    "by '+', such as 8xV100+16xP100 or 32x4xV100, or name an existing .toml or .csv file (see "
+                    "docs/clusters.md)"
                 )
             # Long digit strings are refused before int(), which has a limit of its own.
             digits = max(len(match["nodes"] or ""), len(match["gpus"]))
@@ -239,8 +248,8 @@ class Cluster:
             more = f" ({too_large.size} such jobs)" if too_large.size > 1 else ""
             raise ClusterError(
                 f"job {jobs.job_id[i]!r} needs {jobs.min_gpus[i]} GPUs of one type but the largest pool of "
-                f"{self.describe()} has {largest}{more}: use a larger cluster, or drop such jobs with "
-                "trace.where(max_gpus=...)"
+                f"{self.describe()} has {largest}{more}: use a larger cluster, or drop such jobs "
+                "(--set trace.where.max_gpus=N or trace.where in an experiment, trace.where(max_gpus=N) in Python)"
             )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import Any, TypeVar
 
 from bloxopt.cluster import MAX_NODES, Cluster, Node
 from bloxopt.errors import ClusterError
+from bloxopt.input_files import read_input
 from bloxopt.network import DEFAULT_NETWORK, GpuLinks, Network, RackNetwork
 from bloxopt.topology_sources.hostlist import expand_hostlist
 from bloxopt.topology_sources.nvidia_smi import GpuMatrix, read_nvidia_smi
@@ -27,17 +29,16 @@ def read_toml(path: Path) -> Cluster:
     ``[network]``, ``[[rack]]`` and ``[gpu.TYPE]`` with bandwidths in GB/s. Paths are relative to the file. Raises
     :class:`ClusterError` naming the file, the table and the key.
     """
+    data = read_input(path, ClusterError)
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ClusterError(f"{path}: cannot be read: {error.strerror}") from error
+        document = tomllib.loads(data.decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ClusterError(f"{path}: not valid TOML: {error}") from error
     extra = set(document) - set(_TABLES)
     tables = document.get("node")
     if extra or not isinstance(tables, list) or not all(isinstance(row, dict) for row in tables):
         found = f"; unknown key {sorted(extra)[0]!r}, known are {', '.join(_TABLES)}" if extra else ""
-        raise ClusterError(f"{path}: expected [[node]] tables{found}")
+        raise ClusterError(f"{path}: expected [[node]] tables{found} (the format: docs/clusters.md)")
     network = _network(path, document)
     rows = [(f"node {i + 1}", row) for i, row in enumerate(tables)]
     nodes = _nodes(path, rows, network)
@@ -52,16 +53,15 @@ def read_toml(path: Path) -> Cluster:
 
 def read_csv(path: Path) -> Cluster:
     """A cluster of rows with the columns name, gpu_type, num_gpus and, where known, the other fields of a node."""
+    data = read_input(path, ClusterError)
     try:
-        with path.open(newline="", encoding="utf-8-sig") as handle:
+        with io.StringIO(data.decode("utf-8-sig"), newline="") as handle:
             reader = csv.DictReader(handle, restkey="", strict=True)
             rows = []
             for row in reader:
                 if "" in row:
                     raise ClusterError(f"{path}: line {reader.line_num}: more fields than the header has")
                 rows.append((f"line {reader.line_num}", {k: v for k, v in row.items() if v not in (None, "")}))
-    except OSError as error:
-        raise ClusterError(f"{path}: cannot be read: {error.strerror}") from error
     except (csv.Error, UnicodeDecodeError) as error:
         raise ClusterError(f"{path}: not valid CSV: {error}") from error
     return _cluster(path, _nodes(path, rows, DEFAULT_NETWORK), DEFAULT_NETWORK)
@@ -83,7 +83,9 @@ def _nodes(path: Path, rows: Sequence[tuple[str, dict[Any, Any]]], network: Netw
         where = f"{path}: {place}"
         unknown = {str(key) for key in row} - known
         if unknown:
-            raise ClusterError(f"{where}: unknown key {sorted(unknown)[0]!r}; known: {', '.join(sorted(known))}")
+            raise ClusterError(
+                f"{where}: unknown key {sorted(unknown)[0]!r}; known: {', '.join(sorted(known))} (docs/clusters.md)"
+            )
         missing = {"gpu_type", "num_gpus"} - set(row)
         if missing:
             raise ClusterError(f"{where}: {sorted(missing)[0]} is missing")

@@ -13,15 +13,22 @@ INTERRUPTED = 130
 
 def main() -> None:
     """Run the command line and exit: 0 for success, 2 for bad input or usage, 130 for Ctrl-C."""
-    sys.exit(run())
+    try:
+        code = run()
+    except KeyboardInterrupt:  # in the handling of another error
+        code = INTERRUPTED
+    sys.exit(code)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """The exit code of one command line; errors are one line on stderr, never a traceback."""
-    import typer
+    _replace_closed_streams()
+    try:
+        import typer
 
-    from bloxopt.cli.app import app
-
+        from bloxopt.cli.app import app
+    except KeyboardInterrupt:
+        return _interrupted()
     usage_error: type[Exception] = typer.BadParameter.__mro__[1]
     try:
         code = app(args=None if arguments is None else list(arguments), prog_name="bloxopt", standalone_mode=False)
@@ -34,8 +41,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except usage_error as error:
         return _fail(f"{error.format_message()} (see bloxopt --help)")  # type: ignore[attr-defined]
     except (KeyboardInterrupt, typer.Abort):
-        print("interrupted", file=sys.stderr)
-        return INTERRUPTED
+        return _interrupted()
     except BrokenPipeError:
         # The reader, such as `head`, has seen enough.
         _drop_output()
@@ -45,6 +51,18 @@ def run(arguments: Sequence[str] | None = None) -> int:
             _drop_output()
         return _fail(f"{error.filename or 'standard output'}: {error.strerror or error}")
     return code if isinstance(code, int) else 0
+
+
+def _replace_closed_streams() -> None:
+    """What is printed to a stream that was closed (``>&-``) is lost, as ``print`` has it; nothing fails for it."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for as long as the program runs
+
+
+def _interrupted() -> int:
+    print("interrupted", file=sys.stderr)
+    return INTERRUPTED
 
 
 def _drop_output() -> None:

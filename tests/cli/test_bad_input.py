@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -61,7 +65,7 @@ BAD_LINES = {
         ["simulate", "key.toml"],
         "key.toml: simulation.rond_seconds: unknown key; did you mean 'round_sec",
     ),
-    "wrong kind": (["simulate", "kind.toml"], "kind.toml: solver.time_limit: is 'long', must be a valid number"),
+    "wrong kind": (["simulate", "kind.toml"], "kind.toml: solver.time_limit: is 'long', must be a number"),
     "a comparison as a simulation": (["simulate", "compare.toml"], "compare.toml: has [compare]: run it with"),
     "output is a file": ([*SIMULATE, "-o", "jobs.csv"], "jobs.csv: results cannot be written: it is a file"),
     "output below a file": ([*SIMULATE, "-o", "jobs.csv/x"], "jobs.csv/x: the folder cannot be made: Not a directory"),
@@ -71,7 +75,48 @@ BAD_LINES = {
         ["compare", "--trace", "gavel-15", "--policies", "fifo,fofi", "-o", "c"],
         "--policies: unknown policy 'fofi': did you mean 'fifo'?",
     ),
-    "value twice in a list": (["compare", "--trace", "gavel-15", "--seeds", "1,1", "-o", "c"], "seeds lists 1 twice"),
+    "value twice in a list": (
+        ["compare", "--trace", "gavel-15", "--seeds", "1,1", "-o", "c"],
+        "--seeds: lists 1 twice",
+    ),
+    "a mistake in the last of several runs": (
+        ["compare", "--trace", "gavel-15", "--clusters", "4xV100,zz", "-o", "c"],
+        "--clusters: cluster 'zz': cannot read 'zz'",
+    ),
+    "a missing trace among several": (
+        ["compare", "--traces", "gavel-15,no.csv", "--cluster", "4xV100", "-o", "c"],
+        "no.csv: cannot be read: No such file",
+    ),
+    "a policy file that exits in a comparison": (
+        ["compare", "--trace", "gavel-15", "--policies", "fifo,leave.py:fair", "-o", "c"],
+        "it raised SystemExit: 3 (",
+    ),
+    "a policy file that exits": (
+        ["simulate", "--trace", "gavel-15", "--policy", "leave.py:fair"],
+        "leave.py, line 2)",
+    ),
+    "unknown option of a selector": (
+        [*SIMULATE, "--set", "simulation.selector_options.fo=3"],
+        "--set simulation.selector_options.fo: selector_options: selector 'priorities': unknown option 'fo'",
+    ),
+    "unknown option of a policy": (
+        [*SIMULATE, "--set", "policy.options.foo=3"],
+        "--set policy.options.foo: policy 'fifo': unknown option 'foo': known are backfill",
+    ),
+    "a device as trace": (["simulate", "--trace", "/dev/zero", "--cluster", "4xV100"], "/dev/zero: not a regular file"),
+    "a pipe as trace": (["simulate", "--trace", "./pipe.csv", "--cluster", "4xV100"], "pipe.csv: not a regular file"),
+    "a pipe as cluster": ([*SIMULATE, "--cluster", "pipe.toml"], "pipe.toml: not a regular file"),
+    "a pipe as experiment": (["simulate", "pipe.toml"], "pipe.toml: not a regular file"),
+    "a pipe as throughputs": ([*SIMULATE, "--throughput", "pipe.csv"], "pipe.csv: not a regular file"),
+    "jobs later than times go": (
+        ["generate", "new.csv", "--jobs-per-hour", "1e-300"],
+        "generate: the last of 100 jobs would arrive after",
+    ),
+    "an unknown trace format": (
+        ["simulate", "--trace", "key.toml", "--cluster", "4xV100"],
+        "name the format (--set trace.format=NAME",
+    ),
+    "no output folder": ([*SIMULATE, "--set", "output.folder="], "--set output.folder: is '', must not be empty"),
     "no processes": (["compare", "--trace", "gavel-15", "-j", "0", "-o", "c"], "Invalid value for '--jobs'"),
     "plot of nothing": (["plot", "nowhere"], "nowhere: no such result folder"),
     "plot of another folder": (["plot", "."], ".: not a complete result folder: summary.json is missing"),
@@ -95,10 +140,13 @@ def folder(tmp_path, monkeypatch):
         "bad.toml": "[trace",
         "key.toml": 'trace = "gavel-15"\n[simulation]\nrond_seconds = 60\n',
         "kind.toml": 'trace = "gavel-15"\n[solver]\ntime_limit = "long"\n',
+        "leave.py": "import sys\nsys.exit(3)\n",
         "compare.toml": 'trace = "gavel-15"\n[compare]\nseeds = [1, 2]\n',
     }
     for name, text in files.items():
         (tmp_path / name).write_text(text)
+    for name in ("pipe.csv", "pipe.toml"):
+        os.mkfifo(tmp_path / name)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -144,3 +192,25 @@ def test_every_listing_names_the_same_things_for_people_and_as_json(command, cap
 def test_without_a_command_the_help_is_shown(capsys):
     assert run([]) == 0
     assert "simulate" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("closed", ["stdout", "stderr"])
+def test_a_closed_stream_loses_what_is_printed_and_nothing_else(closed, folder):
+    command = [sys.executable, "-m", "bloxopt.cli", *SIMULATE, "--no-plots", "-o", "x"]
+    redirect = ">&-" if closed == "stdout" else "2>&-"
+    done = subprocess.run(["sh", "-c", f'exec "$@" {redirect}', "sh", *command], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (folder / "x/summary.json").exists()
+
+
+def test_ctrl_c_while_the_program_starts_is_no_traceback(monkeypatch, capsys):
+    real = builtins.__import__
+
+    def interrupted(name, *arguments, **options):
+        if name == "bloxopt.cli.app":
+            raise KeyboardInterrupt
+        return real(name, *arguments, **options)
+
+    monkeypatch.setattr(builtins, "__import__", interrupted)
+    assert run(["traces"]) == 130
+    assert capsys.readouterr().err == "interrupted\n"

@@ -9,6 +9,7 @@ import numpy as np
 from bloxopt.jobs import BoolArray, IntArray
 from bloxopt.placement.strategy import Changes as Changes
 from bloxopt.placement.strategy import Requests, WholeQueue, WholeRound
+from bloxopt.placement.user_strategy import whole_round
 from bloxopt.placement.workspace import Workspace
 from bloxopt.runtime.assignment import Assignment
 from bloxopt.runtime.resources import Grant
@@ -29,7 +30,8 @@ def place_decision(
     one that the strategy cannot place waits for the next round. A strategy for whole rounds decides all of this itself.
     """
     if isinstance(workspace.strategy, WholeRound):
-        return workspace.strategy.place_round(Requests(row, gpu_type, num_gpus, promised), assignment, workspace)
+        requests = Requests(row, gpu_type, num_gpus, promised)
+        return whole_round(workspace.strategy, "place_round", requests, assignment, workspace)
     wanted = {int(r): (int(t), int(n)) for r, t, n in zip(row, gpu_type, num_gpus, strict=True)}
     grants = assignment.grants
     stop = [r for r, grant in grants.items() if wanted.get(r) != (grant.gpu_type, grant.num_gpus)]
@@ -65,7 +67,8 @@ def place_queue(
     ``num_gpus`` and ``preference`` (GPU types, best first) are indexed by job row. Source: Blox.
     """
     if isinstance(workspace.strategy, WholeQueue):
-        return workspace.strategy.place_queue(order, num_gpus, preference, assignment, workspace)
+        queue = (order, num_gpus, preference, assignment, workspace)
+        return whole_round(workspace.strategy, "place_queue", *queue)
     rows: list[int] = order.tolist()
     grants = assignment.grants
     running = [row in grants for row in rows]

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from bloxopt.errors import InputError, guarded
-from bloxopt.placement.strategy import Found, Offer, Strategy, WholeRound
+from bloxopt.placement.strategy import Changes, Found, Offer, Strategy, WholeRound
+from bloxopt.runtime.resources import Grant
 
 _CONTRACT = (
     "a placement function is called with (offer, need) and returns None if the gang does not fit, else (nodes, "
@@ -25,6 +26,27 @@ def trusted(strategy: Strategy) -> Strategy:
     if module.startswith("bloxopt.placement.") or isinstance(strategy, (WholeRound, _Checked)):
         return strategy
     return _Checked(strategy)
+
+
+def whole_round(strategy: WholeRound, method: str, *arguments: Any) -> Changes:
+    """What a placement of whole rounds decides, refused if it is no list of rows and grants by row."""
+    if strategy.__module__.startswith("bloxopt.placement."):
+        answer: Changes = getattr(strategy, method)(*arguments)
+        return answer
+    what = f"placement {type(strategy).__qualname__}: {method}"
+    with guarded(what):
+        changes: Any = getattr(strategy, method)(*arguments)
+    try:
+        stop, start = changes
+        rows, grants = list(_whole(stop)), {int(row): grant for row, grant in start.items()}
+    except (TypeError, ValueError, AttributeError):
+        rows, grants = [], {-1: None}
+    if not all(isinstance(grant, Grant) for grant in grants.values()):
+        raise InputError(
+            f"{what} answered {_shown(changes)}: it must return (stop, start), the rows of the jobs that stop and a "
+            "mapping from the rows of those that start to their Grant (workspace.grant makes one)"
+        )
+    return rows, grants
 
 
 class _Checked:
@@ -48,12 +70,15 @@ class _Checked:
             fault = "no pair of lists of whole numbers"
         if fault:
             job = offer.workspace.jobs.job_id[offer.row]
-            shown = " ".join(repr(found).split())[:120]
             raise InputError(
-                f"placement function {self._name} answered {shown} for job {job!r}, which needs {need} GPUs: {fault}; "
-                f"{_CONTRACT}"
+                f"placement function {self._name} answered {_shown(found)} for job {job!r}, which needs {need} GPUs: "
+                f"{fault}; {_CONTRACT}"
             )
         return answer
+
+
+def _shown(value: Any) -> str:
+    return " ".join(repr(value).split())[:120]
 
 
 def _whole(values: Any) -> tuple[int, ...]:

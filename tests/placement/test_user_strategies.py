@@ -11,7 +11,7 @@ import pytest
 import bloxopt as bx
 from bloxopt.errors import InputError
 from bloxopt.placement import Found, get_placement
-from bloxopt.placement.strategy import Offer
+from bloxopt.placement.strategy import Offer, Requests, WholeRound
 from bloxopt.placement.user_strategy import trusted
 
 JOBS = bx.Trace.from_jobs([bx.Job(job_id="a", duration=500.0, num_gpus=3), bx.Job(job_id="b", duration=500.0)])
@@ -110,6 +110,37 @@ def test_gpus_may_be_chosen_too() -> None:
         return Found((node,), (need,), tuple(mine.tolist())) if len(mine) == need else None
 
     assert run(last_gpus).jobs["finish"].notna().all()
+
+
+@pytest.mark.parametrize("answer", [3, None, [], ([0], 3), ("x", {}), ([0.5], {}), ([], {0: 3}), ([], {"x": None})])
+def test_a_placement_of_whole_rounds_that_answers_something_else_is_named(answer: Any) -> None:
+    class Mine(WholeRound):
+        def place_round(self, *arguments: Any) -> Any:
+            return answer
+
+    with pytest.raises(InputError, match=r"placement .*Mine: place_round answered .* must return \(stop, start\)"):
+        run(Mine())
+
+
+def test_a_placement_of_whole_rounds_that_raises_or_lacks_its_method_is_named() -> None:
+    class Mine(WholeRound):
+        def place_round(self, *arguments: Any) -> Any:
+            raise RuntimeError("no luck")
+
+    with pytest.raises(InputError, match=r"Mine: place_round raised RuntimeError: no luck .*line"):
+        run(Mine())
+    with pytest.raises(InputError, match="override place_round"):
+        run(type("Empty", (WholeRound,), {})())
+
+
+def test_a_placement_of_whole_rounds_of_the_user_works() -> None:
+    class Mine(WholeRound):
+        def place_round(self, requests: Requests, assignment: Any, workspace: Any) -> Any:
+            running = set(assignment.grants)
+            wanted = zip(requests.row.tolist(), requests.num_gpus.tolist(), strict=True)
+            return [], {row: workspace.grant(row, 0, Found((row,), (n,))) for row, n in wanted if row not in running}
+
+    assert run(Mine()).jobs["finish"].notna().all()
 
 
 def test_strategies_that_come_with_bloxopt_are_not_wrapped() -> None:

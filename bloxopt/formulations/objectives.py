@@ -280,7 +280,7 @@ def _epigraph(rows: Affine, program: Program) -> Affine:
         return Affine.nothing()
     bounded = rows.column < program.space.num_columns
     if bounded.all():
-        low, high = rows.limits(exclusive=False)
+        low, high = rows.limits()
         theta = program.add_columns(1, float(low.min()), float(high.min()))
     else:
         theta = program.add_columns(1, -np.inf, np.inf)

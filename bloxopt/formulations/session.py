@@ -97,9 +97,10 @@ class Session:
         self._base.block = "program"
 
     @property
-    def exclusive_time(self) -> bool:
-        """True if a job's time shares add up to at most 1 under these blocks."""
-        return any(block.exclusive_time for block in self.constraints.values())
+    def exclusive_job(self) -> IntArray | None:
+        """The job of each column (num_columns,) if its time shares add up to at most 1 under these blocks."""
+        exclusive = any(block.exclusive_time for block in self.constraints.values())
+        return self.space.job if exclusive else None
 
     def program(self) -> Program:
         """A fresh program with the rows of the constraint blocks."""

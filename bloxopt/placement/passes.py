@@ -61,8 +61,8 @@ def place_queue(
 ) -> Changes:
     """Serve waiting jobs in order; each may evict running jobs from the end of the order back to its own place.
 
-    Running jobs keep their GPUs unless evicted; those not in ``order`` stop. The first job that cannot be placed
-    ends the pass, and the jobs it evicted stay evicted; an evicted job met later in the pass may start again at
+    Running jobs keep their GPUs unless evicted. The first job that cannot be placed ends the pass, and the jobs it
+    evicted stay evicted; an evicted job met later in the pass may start again at
     once. Where there are placement constraints, a job that no eviction could help is passed over instead.
     ``num_gpus`` and ``preference`` (GPU types, best first) are indexed by job row. Source: Blox.
     """
@@ -74,11 +74,6 @@ def place_queue(
     running = [row in grants for row in rows]
     stop: list[int] = []
     start: dict[int, Grant] = {}
-    if len(grants) > sum(running):
-        queued = set(rows)
-        stop = [row for row in grants if row not in queued]
-        for row in stop:
-            workspace.give_back(row, grants[row])
     last = len(rows) - 1
     for position, row in enumerate(rows):
         if running[position]:

@@ -59,14 +59,22 @@ class Decision:
 
 @dataclass(frozen=True, eq=False)
 class Queue:
-    """Jobs in order of claim (``row``); who runs is settled while placing: see :func:`place_queue`."""
+    """Jobs in order of claim (``row``); who runs is settled while placing: see :func:`place_queue`.
+
+    Those that are ``barred`` have no claim in this round: they stop first if they run.
+    """
 
     row: IntArray
     num_gpus: Sequence[int]
     preference: Sequence[Sequence[int]]
+    barred: Sequence[int] = ()
 
     def place(self, assignment: Assignment, workspace: Workspace) -> Changes:
-        return place_queue(self.row, self.num_gpus, self.preference, assignment, workspace)
+        barred = [row for row in self.barred if row in assignment.grants]
+        for row in barred:
+            workspace.give_back(row, assignment.grants[row])
+        stop, start = place_queue(self.row, self.num_gpus, self.preference, assignment.change(barred, {}), workspace)
+        return barred + stop, start
 
     def unmet(self, assignment: Assignment, catalog: ConfigurationCatalog) -> IntArray:
         return np.zeros(0, dtype=np.int64)

@@ -49,14 +49,17 @@ class Ranking:
             order = order[np.argsort(~self._starved(space, self.starvation_seconds)[order], kind="stable")]
         queue = space.index[order]
         limits = policy.round_limits(space)
-        if limits is not None:
-            # Who comes first takes its part of every limit; who then has none left sits this round out.
-            keep = [
+        if limits is None:
+            return Queue(queue, self._num_gpus, self._preference)
+        # Who comes first takes its part of every limit; who then has none left sits this round out.
+        admitted = np.array(
+            [
                 any(limits.admit(row, kind, self._num_gpus[row]) for kind in self._preference[row])
                 for row in queue.tolist()
-            ]
-            queue = queue[keep]
-        return Queue(queue, self._num_gpus, self._preference)
+            ],
+            dtype=bool,
+        )
+        return Queue(queue[admitted], self._num_gpus, self._preference, queue[~admitted].tolist())
 
     def _starved(self, space: AllocationSpace, limit: float) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """Active jobs that have been promoted, (num_jobs,)."""

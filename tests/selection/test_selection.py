@@ -40,7 +40,9 @@ def plan_of(space: bx.AllocationSpace, shares: np.ndarray) -> Plan:
 
 
 def policy(work_conserving: bool = True) -> Any:
-    return SimpleNamespace(name="test", work_conserving=work_conserving, heterogeneity_aware=True)
+    return SimpleNamespace(
+        name="test", work_conserving=work_conserving, heterogeneity_aware=True, round_limits=lambda space: None
+    )
 
 
 @pytest.mark.parametrize("selector", ["priorities", "exact"])

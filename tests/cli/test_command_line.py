@@ -38,7 +38,7 @@ def test_a_simulation_prints_its_summary_and_writes_its_folder(tmp_path):
     )
     assert ended.returncode == 0, ended.stderr
     lines = ended.stdout.splitlines()
-    assert lines[0] == "gavel-15 · 8xV100+16xP100+24xK80 · max_min_fairness · auto"
+    assert lines[0] == "gavel-15 · 8xV100+16xP100+24xK80 · max_min_fairness · cvxpy:clarabel"
     summary = json.loads((tmp_path / "results/x/summary.json").read_text())
     (shown,) = [line.split()[-1] for line in lines if line.startswith("average JCT")]
     assert float(shown) == pytest.approx(summary["average_jct"] / 3600, abs=0.0006)

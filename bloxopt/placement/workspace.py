@@ -51,7 +51,10 @@ class Workspace:
 
     def find(self, row: int, gpu_type: int, need: int) -> Grant | None:
         """GPUs for a gang of ``need``, None if the strategy finds none."""
-        offer = Offer(self._available(row, gpu_type), row, gpu_type, self)
+        available = self._available(row, gpu_type)
+        if int(available.sum()) < need:
+            return None
+        offer = Offer(available, row, gpu_type, self)
         rules = self.rules
         found = self._strategy(offer, need) if rules is None else rules.search(self._strategy, offer, need)
         return None if found is None else self.grant(row, gpu_type, found)

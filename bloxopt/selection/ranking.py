@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bloxopt.errors import FormulationError
-from bloxopt.formulations.space import AllocationSpace
+from bloxopt.formulations.space import AllocationSpace, ConfigurationCatalog
 from bloxopt.jobs import FloatArray
 from bloxopt.placement.passes import preferred_types
 from bloxopt.selection.base import Plan, Queue
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 class Ranking:
     """Serve jobs in the order of the policy's ranking, whatever their GPU counts; no program is solved.
+
+    An elastic job gets the GPUs it asks for or, where no such gang can run, the largest that can.
 
     ``starvation_seconds``: a job that went so long without running moves to the front for good (None:
     never). Source: Blox, EuroSys 2024.
@@ -43,8 +45,8 @@ class Ranking:
                 "'blox') needs: use fifo, srtf or las, or the 'priorities' selector"
             )
         if not self._num_gpus:
-            self._num_gpus = space.catalog.table.num_gpus.tolist()
-            self._preference = preferred_types(space.catalog.requested_rate)
+            self._num_gpus, rate = _sizes(space.catalog)
+            self._preference = preferred_types(rate)
         if self.starvation_seconds is not None:
             order = order[np.argsort(~self._starved(space, self.starvation_seconds)[order], kind="stable")]
         queue = space.index[order]
@@ -73,3 +75,18 @@ class Ranking:
         self._last_ran[index] = last
         self._promoted[index] |= space.now - last >= limit
         return self._promoted[index]
+
+
+def _sizes(catalog: ConfigurationCatalog) -> tuple[list[int], FloatArray]:
+    """GPUs that each job is served with, and its rates on each type at that count, (jobs, types)."""
+    sizes, rate = catalog.table.num_gpus.tolist(), catalog.requested_rate
+    if catalog.rigid:
+        return sizes, rate
+    rate = np.zeros_like(rate)
+    for row, asked in enumerate(sizes):
+        columns = slice(catalog.offsets[row], catalog.offsets[row + 1])
+        counts = catalog.num_gpus[columns]
+        sizes[row] = size = asked if asked in counts else int(counts.max())
+        chosen = counts == size
+        rate[row, catalog.gpu_type[columns][chosen]] = catalog.rate[columns][chosen]
+    return sizes, rate

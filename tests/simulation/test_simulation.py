@@ -269,3 +269,11 @@ def test_a_simulation_cut_short_keeps_the_spells_of_what_still_runs() -> None:
 def test_the_presets_solver_decides_where_auto_is_asked_for() -> None:
     asked = bx.simulate("gavel-15", "8xV100", "max_min_fairness", preset="gavel", solver="auto")
     assert asked.config["solver"] == "cvxpy:clarabel"
+
+
+@pytest.mark.parametrize("selector", ["ranking", "priorities", "exact"])
+def test_an_elastic_job_that_asks_for_more_than_there_is_runs_on_what_there_is(selector: str) -> None:
+    workload = trace({"duration": 1000.0, "num_gpus": 3, "min_gpus": 2, "max_gpus": 6})
+    result = bx.simulate(workload, "2xV100", "fifo", selector=selector)
+    assert result.placements["gpus"].tolist() == [2]
+    assert by_id(result).loc["job-0", "finish"] == pytest.approx(1500.0)

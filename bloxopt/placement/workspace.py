@@ -42,6 +42,7 @@ class Workspace:
         self.rules = rules
         self.runs_on = runs_on
         self._strategy = trusted(strategy)
+        self._found_no_place: set[tuple[float, ...]] = set()
         uniform = len(cluster.gpu_types) == 1 and bool(node_up.all())
         self._usable: list[BoolArray] | None = (
             None
@@ -55,8 +56,18 @@ class Workspace:
         if int(available.sum()) < need:
             return None
         offer = Offer(available, row, gpu_type, self)
-        rules = self.rules
-        found = self._strategy(offer, need) if rules is None else rules.search(self._strategy, offer, need)
+        if self.rules is None:
+            found = self._strategy(offer, need)
+        else:
+            # Searches under rules are dear, and what found no place finds none while jobs only take.
+            jobs = self.jobs
+            shape = (gpu_type, need, *(int(code[row]) for code in (jobs.needs, jobs.tenant, jobs.job_type)))
+            asked = (*shape, jobs.gpu_milli[row], float(jobs.cpus_per_gpu[row]), float(jobs.memory_gib_per_gpu[row]))
+            if asked in self._found_no_place:
+                return None
+            found = self.rules.search(self._strategy, offer, need)
+            if found is None:
+                self._found_no_place.add(asked)
         return None if found is None else self.grant(row, gpu_type, found)
 
     def grant(self, row: int, gpu_type: int, found: Found) -> Grant:
@@ -82,6 +93,7 @@ class Workspace:
         other = copy(self)
         other.free = assignment.free.copy()
         other._strategy = strategy
+        other._found_no_place = set()
         return other
 
     def take(self, row: int, grant: Grant) -> None:
@@ -89,6 +101,7 @@ class Workspace:
 
     def give_back(self, row: int, grant: Grant) -> None:
         self.free.give_back(row, grant)
+        self._found_no_place.clear()
 
     def _available(self, row: int, gpu_type: int) -> IntArray:
         """GPUs of a type on each node that job ``row`` could use, (nodes,)."""

@@ -56,13 +56,20 @@ def test_network_cards_and_affinity_are_no_gpus() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("GPU0", "CPU0", "no line starts with GPU0"),
-        ("GPU2\tSYS", "GPU9\tSYS", "the row of GPU2 is missing"),
-        ("GPU1\tNV4\t X ", "GPU1\tNV4\t X \n", r":3: GPU1 has 2 entries for 4 GPUs"),
-        ("GPU1\tNV4", "GPU1\tFAST", r":3: GPU1 reaches GPU0 by 'FAST', must be NV#, PIX"),
+        ("GPU", "CPU", "no line has the columns GPU0"),
+        ("GPU0", "CPU0", ":1: the column of GPU0 is missing"),
+        ("GPU2\tSYS", "NIC9\tSYS", "the row of GPU2 is missing"),
+        ("GPU2\tSYS", "GPU9\tSYS", ":4: GPU9 has a row but no column"),
+        ("GPU2\tSYS", "GPU1\tSYS", ":4: the row of GPU1 is given twice, first in line 3"),
+        ("GPU1\tNV4", "GPU1\tNV0", r":3: GPU1 reaches GPU0 by 'NV0', must be NV1 to NV99, PIX"),
+        ("GPU1\tNV4", "GPU1\tNV100", r":3: GPU1 reaches GPU0 by 'NV100', must be NV1 to NV99"),
+        ("NV4", "NV" + "9" * 5000, r":2: GPU0 reaches GPU1 by 'NV9{18}…', must be NV1 to NV99"),
+        ("\tGPU1\tGPU2", "\tCPU Affinity\tGPU1\tGPU2", ":1: column 'CPU' is before GPU3"),
+        ("GPU1\tNV4\t X ", "GPU1\tNV4\t X \n", r":3: GPU1 has 2 entries for 4 devices"),
+        ("GPU1\tNV4", "GPU1\tFAST", r":3: GPU1 reaches GPU0 by 'FAST', must be NV1 to NV99, PIX"),
         ("GPU1\tNV4", "GPU1\tNV2", "GPU0 reaches GPU1 by NV4, but GPU1 GPU0 by NV2"),
         ("GPU1\tNV4\t X ", "GPU1\tNV4\tPIX", "GPU1 reaches GPU1 by 'PIX', must be X"),
-        ("\tGPU1\tGPU2", "\tGPU1\tGPU1", ":1: GPUs must be the first columns, each once"),
+        ("\tGPU1\tGPU2", "\tGPU1\tGPU1", ":1: GPU1 has two columns: GPUs must be GPU0, GPU1, …, each once"),
     ],
 )
 def test_a_text_that_is_no_matrix_is_refused(old: str, new: str, message: str) -> None:
@@ -70,6 +77,14 @@ def test_a_text_that_is_no_matrix_is_refused(old: str, new: str, message: str) -
     assert old in text
     with pytest.raises(ClusterError, match=message):
         read_nvidia_smi(text.replace(old, new), "topo.txt")
+
+
+def test_columns_and_rows_are_read_by_their_names() -> None:
+    """The same machine, whether its network card comes first or GPU1 before GPU0."""
+    text = "GPU1 NIC0 GPU0 GPU2 CPU Affinity\nNIC0 SYS X PHB PIX\nGPU1 X SYS NV2 SYS 0-7\nGPU0 NV2 PHB X PXB 0-7\n"
+    matrix = read_nvidia_smi(text + "GPU2 SYS PIX PXB X 8-15\n")
+    assert matrix.names == ("GPU0", "GPU1", "GPU2")
+    assert matrix.paths == (("X", "NV2", "PXB"), ("NV2", "X", "SYS"), ("PXB", "SYS", "X"))
 
 
 @given(st.text(st.sampled_from("GPU01 XNVSY\t\n4"), max_size=80))
@@ -262,7 +277,7 @@ def test_a_cluster_file_brings_all_sources_together(tmp_path: Path) -> None:
         ("node = 25.0", "speed = 1", r"\[network\]: unknown key 'speed'"),
         ("pcie = 10.0", "pcie = 'fast'", r"\[gpu.V100\]: GPU links: pcie is 'fast'"),
         ('"topo.txt"', '"none.txt"', "node 1: links: .*none.txt cannot be read: No such file"),
-        ('"topo.txt"', '"topology.conf"', "no line starts with GPU0"),
+        ('"topo.txt"', '"topology.conf"', "no line has the columns GPU0"),
         ('"topo.txt"', "5", "links must be a file"),
         ("num_gpus = 8", "num_gpus = 4", "links must be 4 rows of 4 GB/s"),
         ("[0, 7.5]", "[0, 'x']", "node 2: links is 'x', must be a number"),

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 MAX_NODES = 1_000_000
 """Most nodes of a cluster description: a larger count is a mistake, and would fill the memory."""
 
+MIG_LABEL = "mig"
+"""Label of nodes whose GPUs are partitioned: its value is the GPU model, such as ``A100-40GB``."""
+
 _PART = re.compile(r"^(?:(?P<nodes>\d+)x)?(?P<gpus>\d+)x(?P<type>[A-Za-z][A-Za-z0-9_.\-]*)$")
 
 
@@ -51,13 +54,12 @@ class Node:
     drained: bool = False
 
     def __post_init__(self) -> None:
-        labels = tuple(self.labels.items() if isinstance(self.labels, Mapping) else self.labels)
-        for name, entries, size in (("labels", labels, 2), ("taints", tuple((t,) for t in self.taints), 1)):
-            for entry in entries:
-                if len(entry) != size or not all(isinstance(part, str) and part for part in entry):
-                    raise ClusterError(f"node {self.name!r}: {name} must be non-empty strings, not {entry!r}")
+        labels = _texts(self, "labels", self.labels, "a mapping from names to values", 2)
+        if len({name for name, _ in labels}) < len(labels):
+            raise ClusterError(f"node {self.name!r}: labels are {self.labels!r}, must name each label once")
         object.__setattr__(self, "labels", tuple(sorted(labels)))
-        object.__setattr__(self, "taints", tuple(sorted(set(self.taints))))
+        taints = {taint for (taint,) in _texts(self, "taints", self.taints, "a list of names", 1)}
+        object.__setattr__(self, "taints", tuple(sorted(taints)))
         if not isinstance(self.drained, bool):
             raise ClusterError(f"node {self.name!r}: drained is {self.drained!r}, must be true or false")
         for field in (
@@ -74,23 +76,28 @@ class Node:
             raise ClusterError(
                 f"node {self.name!r}: num_gpus is {self.num_gpus!r}, must be a whole number from 1 to {MAX_GPUS}"
             )
-        if self.links is not None and (
-            len(self.links) != self.num_gpus
-            or any(len(row) != self.num_gpus or not all(speed > 0 for speed in row) for row in self.links)
-        ):
-            raise ClusterError(
-                f"node {self.name!r}: links must be {self.num_gpus} rows of {self.num_gpus} GB/s > 0, one for each GPU"
-            )
+        if self.links is not None:
+            object.__setattr__(self, "links", _link_table(self))
         if self.island_gpus is not None and (
-            not _is_number(self.island_gpus) or self.island_gpus < 1 or self.num_gpus % self.island_gpus
+            not _is_number(self.island_gpus)
+            or self.island_gpus != round(self.island_gpus)
+            or self.island_gpus < 1
+            or self.num_gpus % self.island_gpus
         ):
             raise ClusterError(
-                f"node {self.name!r}: island_gpus is {self.island_gpus!r}, must divide its {self.num_gpus} GPUs"
+                f"node {self.name!r}: island_gpus is {self.island_gpus!r}, must be a whole number that divides its "
+                f"{self.num_gpus} GPUs"
             )
         for field in ("cpus", "memory_gib"):
             value = getattr(self, field)
             if value is not None and not (_is_number(value) and value >= 0):
                 raise ClusterError(f"node {self.name!r}: {field} is {value!r}, must be a finite number >= 0")
+        for name, value in labels:
+            if name == MIG_LABEL:
+                from bloxopt.placement.mig import label_fault
+
+                if fault := label_fault(value, self.gpu_type):
+                    raise ClusterError(f"node {self.name!r}: label {MIG_LABEL} is {value!r}, {fault}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -265,6 +272,35 @@ def load_cluster(source: str | Path | Cluster) -> Cluster:
     if path.suffix.lower() == ".csv":
         return Cluster.from_csv(path)
     return Cluster.from_string(str(source))
+
+
+def _texts(node: Node, field: str, value: Any, wanted: str, size: int) -> tuple[tuple[str, ...], ...]:
+    """Labels as pairs, taints as tuples of one; raises unless all are non-empty strings."""
+    if isinstance(value, Mapping) and size == 2:
+        entries: list[Any] = list(value.items())
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        entries = [(entry,) for entry in value] if size == 1 else list(value)
+    else:
+        raise ClusterError(f"node {node.name!r}: {field} is {value!r}, must be {wanted}")
+    for entry in entries:
+        pair = isinstance(entry, (tuple, list)) and len(entry) == size
+        if not pair or not all(isinstance(part, str) and part for part in entry):
+            raise ClusterError(f"node {node.name!r}: {field} must be non-empty strings, not {entry!r}")
+    return tuple(tuple(entry) for entry in entries)
+
+
+def _link_table(node: Node) -> tuple[tuple[float, ...], ...]:
+    """The links of a node as tuples, kept as they are where they are some."""
+    try:
+        table = np.asarray(node.links)
+    except ValueError:
+        table = np.empty(0)
+    if table.shape != (node.num_gpus, node.num_gpus) or table.dtype.kind not in "iuf" or not (table > 0).all():
+        raise ClusterError(
+            f"node {node.name!r}: links must be {node.num_gpus} rows of {node.num_gpus} GB/s > 0, one for each GPU"
+        )
+    rows = tuple(tuple(row) for row in table.tolist())
+    return node.links if isinstance(node.links, tuple) and node.links == rows else rows
 
 
 def _is_number(value: object) -> bool:

@@ -173,3 +173,39 @@ def test_a_job_larger_than_every_pool_is_named_with_the_way_out() -> None:
 def test_an_elastic_job_fits_when_its_smallest_gang_does() -> None:
     jobs = JobTable.from_jobs([Job(job_id="e", duration=1, num_gpus=20, min_gpus=4)])
     load_cluster("8xV100").check_fits(jobs)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("labels", 5, "labels is 5, must be a mapping"),
+        ("labels", None, "labels is None, must be a mapping"),
+        ("labels", ("ab",), "labels must be non-empty strings, not 'ab'"),
+        ("labels", (5,), "labels must be non-empty strings, not 5"),
+        ("labels", {"zone": 5}, "labels must be non-empty strings"),
+        ("labels", (("zone", "a"), ("zone", "b")), "labels are .*, must name each label once"),
+        ("taints", 5, "taints is 5, must be a list of names"),
+        ("taints", None, "taints is None, must be a list of names"),
+        ("taints", "spot", "taints is 'spot', must be a list of names"),
+        ("taints", (5,), "taints must be non-empty strings"),
+        ("links", 5, "links must be 4 rows of 4 GB/s > 0"),
+        ("links", (None,) * 4, "links must be 4 rows"),
+        ("links", (("1",) * 4,) * 4, "links must be 4 rows"),
+        ("links", ((1.0,) * 4,) * 3, "links must be 4 rows"),
+        ("links", ((1.0,), (1.0, 2.0)), "links must be 4 rows"),
+        ("links", ((float("nan"),) * 4,) * 4, "links must be 4 rows"),
+        ("island_gpus", 0.5, "island_gpus is 0.5, must be a whole number that divides its 4 GPUs"),
+        ("island_gpus", "2", "island_gpus is '2', must be a whole number"),
+    ],
+)
+def test_a_node_with_fields_of_another_kind_is_refused(field: str, value: object, message: str) -> None:
+    with pytest.raises(ClusterError, match=f"node 'n': {message}"):
+        Node(**{"name": "n", "gpu_type": "V100", "num_gpus": 4, field: value})
+
+
+def test_links_may_be_lists_or_an_array() -> None:
+    rows = ((1.0, 2.0), (2.0, 1.0))
+    for links in (rows, [[1.0, 2.0], [2.0, 1.0]], np.array(rows)):
+        node = Node(name="n", gpu_type="V100", num_gpus=2, links=links)  # type: ignore[arg-type]
+        assert node.links == rows
+        assert Cluster((node,)).topology.links(0)[0, 1] == 2.0

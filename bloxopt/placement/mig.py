@@ -12,14 +12,12 @@ from functools import cache
 
 import numpy as np
 
-from bloxopt.cluster import Cluster
+from bloxopt.cluster import MIG_LABEL, Cluster
 from bloxopt.errors import ClusterError
 from bloxopt.jobs import BoolArray, IntArray
 
 COMPUTE_SLICES = 7
 MEMORY_SLICES = 8
-MIG_LABEL = "mig"
-"""Label of nodes whose GPUs are partitioned: its value is the GPU model, such as ``A100-40GB``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +39,6 @@ def _profiles(slice_gib: int) -> tuple[MigProfile, ...]:
     """The profiles of a GPU whose memory slices have so many GB (nominally)."""
     return (
         MigProfile(f"1g.{slice_gib}gb", 1, 1, (0, 1, 2, 3, 4, 5, 6)),
-        MigProfile(f"1g.{2 * slice_gib}gb", 1, 2, (0, 2, 4, 6)),
         MigProfile(f"2g.{2 * slice_gib}gb", 2, 2, (0, 2, 4)),
         MigProfile(f"3g.{4 * slice_gib}gb", 3, 4, (0, 4)),
         MigProfile(f"4g.{4 * slice_gib}gb", 4, 4, (0,)),
@@ -54,21 +51,43 @@ MIG_PROFILES: dict[str, tuple[MigProfile, ...]] = {
     "A100-80GB": _profiles(10),
     "H100-80GB": _profiles(10),
 }
-"""Profiles by GPU model. The three models have the same geometry; a job that asks for a share gets the smallest
-profile with as many compute slices and never the 1g one with twice the memory."""
+"""Profiles by GPU model: one for each number of compute slices. The 1g profile with twice the memory and those with
+media extensions (``+me``) are not modelled."""
 
 
-def mig_share(profile: str) -> float:
+def mig_share(profile: str, model: str | None = None) -> float:
     """``Job.gpu_share`` that asks for a profile such as ``3g.20gb``: its part of 7 compute slices, 3/7 rounded down.
 
-    Rounded down to 1/1000, in which shares are booked, so that seven 1g instances are not more than a GPU.
-    Raises :class:`~bloxopt.errors.ClusterError` for a name that is no profile of any model.
+    Rounded down to 1/1000, in which shares are booked, so that seven 1g instances are not more than a GPU. A share
+    says how many compute slices a job gets, not on which model: ``model`` (such as ``A100-40GB``) checks that this one
+    has the profile, and a node selector ``{"mig": model}`` keeps the job on its nodes. ``1g.10gb`` is the profile
+    of the 80 GB models.
+    Raises :class:`~bloxopt.errors.ClusterError` for a model that is not known and a profile that it does not have
+    (without ``model``: that none has).
     """
-    known = {entry.name: entry for profiles in MIG_PROFILES.values() for entry in profiles}
-    if profile not in known:
-        raise ClusterError(f"{profile!r} is no MIG profile: choose one of {', '.join(sorted(known))}")
-    compute = known[profile].compute
-    return (1000 * compute // COMPUTE_SLICES) / 1000
+    if model is not None and (not isinstance(model, str) or model not in MIG_PROFILES):
+        raise ClusterError(f"MIG model is {model!r}, must be one of {', '.join(MIG_PROFILES)}")
+    models = MIG_PROFILES if model is None else {model: MIG_PROFILES[model]}
+    for profiles in models.values():
+        for entry in profiles:
+            if entry.name == profile:
+                return (1000 * entry.compute // COMPUTE_SLICES) / 1000
+    listed = "; ".join(f"{name}: {', '.join(entry.name for entry in entries)}" for name, entries in models.items())
+    raise ClusterError(f"{profile!r} is no MIG profile that is modelled: choose one of {listed}")
+
+
+def label_fault(model: str, gpu_type: str) -> str | None:
+    """What is wrong with a node's MIG label, None if nothing: the model must be known, and one of its GPU type.
+
+    An ``A100-40GB`` may be of type A100, A100-40GB or A100-SXM4-40GB; the case does not matter.
+    """
+    if model not in MIG_PROFILES:
+        return f"must be one of {', '.join(MIG_PROFILES)}"
+    kind, memory = model.split("-")
+    parts = gpu_type.upper().replace("_", "-").split("-")
+    if kind in parts and all(part == memory for part in parts if part.endswith("GB")):
+        return None
+    return f"but its GPUs are {gpu_type}: the label must be the model of these GPUs"
 
 
 class SliceMap:
@@ -82,15 +101,10 @@ class SliceMap:
 
     @classmethod
     def of(cls, cluster: Cluster) -> SliceMap | None:
-        """The empty map of a cluster, None if no node is partitioned; raises on an unknown model."""
+        """The empty map of a cluster, None if no node is partitioned."""
         models = [dict(node.labels).get(MIG_LABEL) if node.labels else None for node in cluster.nodes]
         if not any(models):
             return None
-        for node, model in zip(cluster.nodes, models, strict=True):
-            if model is not None and model not in MIG_PROFILES:
-                raise ClusterError(
-                    f"node {node.name!r}: label {MIG_LABEL} is {model!r}, must be one of {', '.join(MIG_PROFILES)}"
-                )
         return cls(np.array([model is not None for model in models])[cluster.gpu_node])
 
     def copy(self) -> SliceMap:

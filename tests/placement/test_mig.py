@@ -135,9 +135,38 @@ def test_a_grant_that_breaks_the_geometry_is_refused(grant: Grant, message: str)
         held.change([], {1: grant})
 
 
-def test_unknown_models_and_profiles_are_named() -> None:
-    bad = bx.Cluster((bx.Node(name="n", gpu_type="A100", num_gpus=1, labels={"mig": "A100"}),))
-    with pytest.raises(ClusterError, match="label mig is 'A100', must be one of A100-40GB"):
-        Assignment(bad, jobs_of(0.5))
-    with pytest.raises(ClusterError, match="is no MIG profile: choose one of"):
-        mig_share("5g.20gb")
+@pytest.mark.parametrize("model", ["A100", "B100", "a100-40gb"])
+def test_a_label_that_is_no_known_model_is_refused_when_the_node_is_made(model: str) -> None:
+    with pytest.raises(ClusterError, match=f"node 'n': label mig is '{model}', must be one of A100-40GB"):
+        bx.Node(name="n", gpu_type="A100", num_gpus=1, labels={"mig": model})
+
+
+@pytest.mark.parametrize(
+    ("gpu_type", "model"), [("V100", "A100-40GB"), ("A100-80GB", "A100-40GB"), ("H100", "A100-80GB")]
+)
+def test_a_label_of_another_model_than_the_nodes_gpus_is_refused(gpu_type: str, model: str) -> None:
+    with pytest.raises(ClusterError, match=f"label mig is '{model}', but its GPUs are {gpu_type}"):
+        bx.Node(name="n", gpu_type=gpu_type, num_gpus=1, labels={"mig": model})
+
+
+@pytest.mark.parametrize(
+    ("gpu_type", "model"),
+    [("a100", "A100-80GB"), ("A100-SXM4-40GB", "A100-40GB"), ("a100_80gb", "A100-80GB"), ("H100", "H100-80GB")],
+)
+def test_a_label_fits_every_way_to_write_its_gpu_type(gpu_type: str, model: str) -> None:
+    assert bx.Node(name="n", gpu_type=gpu_type, num_gpus=1, labels={"mig": model}).labels == (("mig", model),)
+
+
+@pytest.mark.parametrize("profile", ["5g.20gb", "1g.20gb", "1g.5gb+me", 5, None])
+def test_a_profile_that_is_not_modelled_is_refused_with_those_that_are(profile: object) -> None:
+    with pytest.raises(ClusterError, match=r"is no MIG profile that is modelled: choose one of A100-40GB: 1g\.5gb"):
+        mig_share(profile)  # type: ignore[arg-type]
+
+
+def test_a_profile_is_refused_for_a_model_that_does_not_have_it() -> None:
+    assert mig_share("3g.40gb", "A100-80GB") == mig_share("3g.20gb", "A100-40GB")
+    for profile in ("3g.40gb", "1g.10gb"):
+        with pytest.raises(ClusterError, match=r"choose one of A100-40GB: 1g\.5gb, 2g\.10gb, 3g\.20gb, 4g\.20gb"):
+            mig_share(profile, "A100-40GB")
+    with pytest.raises(ClusterError, match="MIG model is 'B100', must be one of A100-40GB"):
+        mig_share("3g.40gb", "B100")

@@ -25,10 +25,12 @@ def members_needed(free: IntArray, group: IntArray, groups: int, need: int) -> I
     return needed
 
 
-def best_groups(free: IntArray, group: IntArray, groups: int, need: int) -> IntArray:
-    """The groups that hold ``need`` GPUs: fewest members first, then least free in all."""
+def best_groups(free: IntArray, group: IntArray, groups: int, need: int, most: int | None = None) -> IntArray:
+    """The groups that hold ``need`` GPUs on at most ``most`` members: fewest members first, then least free in all."""
     room = np.bincount(group, weights=free, minlength=groups)
     if room.max(initial=0) < need:
         return np.zeros(0, dtype=np.int64)
-    order = np.lexsort([room, members_needed(free, group, groups, need)])
-    return order[room[order] >= need]
+    needed = members_needed(free, group, groups, need)
+    order = np.lexsort([room, needed])
+    fits = (room >= need) & (needed <= (len(free) if most is None else most))
+    return order[fits[order]]

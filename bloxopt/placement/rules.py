@@ -78,7 +78,7 @@ class Rules:
         self, strategy: Strategy, offer: Offer, available: IntArray, need: int, max_nodes: int | None
     ) -> Found | None:
         """The rack in which the gang takes the fewest nodes, of those the one with the fewest GPUs free."""
-        for rack in best_groups(available, self._node_rack, self._racks, need).tolist():
+        for rack in best_groups(available, self._node_rack, self._racks, need, max_nodes).tolist():
             inside = np.where(self._node_rack == rack, available, 0)
             found = _search(strategy, offer, inside, need, max_nodes)
             if found is not None:

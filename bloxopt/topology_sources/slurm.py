@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import re
+import reprlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from bloxopt.arguments import unknown_name
 from bloxopt.errors import ClusterError
+from bloxopt.input_files import read_input
 from bloxopt.topology_sources.hostlist import expand_hostlist
 from bloxopt.topology_sources.switches import Home, Switch, homes_of_nodes
 
 _PAIR = re.compile(r"([A-Za-z]+)\s*=\s*(\S+)\s*")
-_PASSED_OVER = {"linkspeed", "blocksizes"}
-"""Keys that Slurm itself does not need for the tree: a relative speed it ignores, and sizes of allocations."""
+_LINES = {
+    "SwitchName": ("SwitchName", "Nodes", "Switches", "LinkSpeed"),
+    "BlockName": ("BlockName", "Nodes"),
+    "BlockSizes": ("BlockSizes",),
+}
+"""What a line of topology.conf may hold, by the key that says what it describes.
+
+LinkSpeed (a relative speed that Slurm ignores too) and BlockSizes (of allocations) do not matter for the tree.
+"""
+_SECTIONS = {
+    "tree": ("switches", "switch", ("switch", "nodes", "children")),
+    "block": ("blocks", "block", ("block", "nodes")),
+}
+"""Sections of topology.yaml: where their list is, what names an entry, and the keys of an entry."""
 
 
 def read_slurm(path: str | Path) -> dict[str, Home]:
@@ -24,9 +39,7 @@ def read_slurm(path: str | Path) -> dict[str, Home]:
     """
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ClusterError(f"{path}: cannot be read: {error.strerror}") from error
+        text = read_input(path, ClusterError).decode("utf-8")
     except UnicodeDecodeError as error:
         raise ClusterError(f"{path}: not text: {error}") from error
     read = _read_yaml if path.suffix.lower() in (".yaml", ".yml") else _read_conf
@@ -42,26 +55,35 @@ def _read_conf(text: str, path: str) -> tuple[list[Switch], list[Switch]]:
     blocks: list[Switch] = []
     for number, line in _logical_lines(text):
         where = f"{path}:{number}"
-        pairs = {key.lower(): value for key, value in _PAIR.findall(line)}
-        if _PAIR.sub("", line).strip():
-            raise ClusterError(
-                f"{where}: cannot read {line!r}: write KEY=VALUE pairs, such as SwitchName=s1 Nodes=n[1-8]"
-            )
-        unknown = set(pairs) - {"switchname", "blockname", "nodes", "switches"} - _PASSED_OVER
-        if unknown:
-            raise ClusterError(
-                f"{where}: unknown key {sorted(unknown)[0]!r}; known are SwitchName, Switches, Nodes, LinkSpeed, "
-                "BlockName and BlockSizes"
-            )
-        if set(pairs) <= _PASSED_OVER:
+        kind, pairs = _pairs(line, where)
+        if kind == "BlockSizes":
             continue
-        name = pairs.get("switchname") or pairs.get("blockname")
-        if name is None:
-            raise ClusterError(f"{where}: SwitchName (or BlockName) is missing")
-        (switches if "switchname" in pairs else blocks).append(
-            _switch(name, pairs.get("nodes"), pairs.get("switches"), where)
+        (switches if kind == "SwitchName" else blocks).append(
+            _switch(pairs[kind], pairs.get("Nodes"), pairs.get("Switches"), where)
         )
     return switches, blocks
+
+
+def _pairs(line: str, where: str) -> tuple[str, dict[str, str]]:
+    """What a line describes and its values by key, with the keys as Slurm's manual writes them."""
+    if _PAIR.sub("", line).strip():
+        raise ClusterError(f"{where}: cannot read {line!r}: write KEY=VALUE pairs, such as SwitchName=s1 Nodes=n[1-8]")
+    spelled = {key.lower(): key for keys in _LINES.values() for key in keys}
+    pairs: dict[str, str] = {}
+    for word, value in _PAIR.findall(line):
+        key = spelled.get(word.lower())
+        if key is None:
+            raise ClusterError(f"{where}: unknown key {word!r}: {unknown_name(word, list(spelled.values()))}")
+        if key in pairs:
+            raise ClusterError(f"{where}: {key} is given twice: {pairs[key]!r} and {value!r}: join them by a comma")
+        pairs[key] = value
+    kind = next((kind for kind in _LINES if kind in pairs), None)
+    if kind is None:
+        raise ClusterError(f"{where}: SwitchName (or BlockName) is missing")
+    for key in pairs:
+        if key not in _LINES[kind]:
+            raise ClusterError(f"{where}: {key} cannot be in a line with {kind}, which takes {', '.join(_LINES[kind])}")
+    return kind, pairs
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
@@ -84,9 +106,12 @@ def _read_yaml(text: str, path: str) -> tuple[list[Switch], list[Switch]]:
     import yaml
 
     try:
+        tree = yaml.compose(text, Loader=yaml.SafeLoader)
         document = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    # A date that there is not is a ValueError to the YAML reader, and deep nesting an error of Python's.
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ClusterError(f"{path}: not valid YAML: {error}") from error
+    _check_unique_keys(tree, path)
     entries = document if isinstance(document, list) else [document]
     if not entries or not all(isinstance(entry, Mapping) and "topology" in entry for entry in entries):
         raise ClusterError(f"{path}: expected a list of entries with a 'topology' name")
@@ -96,30 +121,75 @@ def _read_yaml(text: str, path: str) -> tuple[list[Switch], list[Switch]]:
     if chosen is None:
         raise ClusterError(f"{path}: no entry has a tree or blocks")
     where = f"{path}: topology {chosen['topology']!r}"
-    if "tree" in chosen:
-        rows = _rows(chosen["tree"], "switches", where)
-        return [_entry(row, "switch", f"{where}: switch {n}") for n, row in enumerate(rows, 1)], []
-    rows = _rows(chosen["block"], "blocks", where)
-    return [], [_entry(row, "block", f"{where}: block {n}") for n, row in enumerate(rows, 1)]
+    _check_keys(chosen, ("topology", "cluster_default", "flat", *_SECTIONS), where)
+    kinds = [kind for kind in _SECTIONS if kind in chosen]
+    if len(kinds) > 1:
+        raise ClusterError(f"{where}: has both a tree and blocks: keep one of them")
+    found = _section(chosen[kinds[0]], kinds[0], where)
+    return (found, []) if kinds == ["tree"] else ([], found)
 
 
-def _rows(section: Any, key: str, where: str) -> list[Any]:
-    rows = section.get(key) if isinstance(section, Mapping) else None
+def _check_unique_keys(tree: Any, path: str) -> None:
+    """YAML readers keep the last of two equal keys, which would lose the nodes of the first."""
+    waiting, seen = [tree], set()
+    while waiting:
+        part = waiting.pop()
+        # An alias leads to a part that was seen, perhaps to the one that it is in.
+        if part is None or id(part) in seen or isinstance(part.value, str):
+            continue
+        seen.add(id(part))
+        if not part.tag.endswith(":map"):
+            waiting.extend(part.value)
+            continue
+        keys: set[Any] = set()
+        for key, value in part.value:
+            if isinstance(key.value, str) and key.value in keys:
+                raise ClusterError(f"{path}:{key.start_mark.line + 1}: {key.value} is given twice")
+            keys.add(key.value if isinstance(key.value, str) else None)
+            waiting.append(value)
+
+
+def _section(section: Any, kind: str, where: str) -> list[Switch]:
+    listed, named, keys = _SECTIONS[kind]
+    rows = section.get(listed) if isinstance(section, Mapping) else None
     if not isinstance(rows, list):
-        raise ClusterError(f"{where}: expected a list of {key}")
-    return rows
+        raise ClusterError(f"{where}: expected a list of {listed}")
+    _check_keys(section, (listed, *(("block_sizes",) if kind == "block" else ())), f"{where}: {kind}")
+    return [_entry(row, named, keys, f"{where}: {named} {number}") for number, row in enumerate(rows, 1)]
 
 
-def _entry(row: Any, key: str, where: str) -> Switch:
-    if not isinstance(row, Mapping) or key not in row:
-        raise ClusterError(f"{where}: {key} is missing")
-    nodes, switches = row.get("nodes"), row.get("children")
-    return _switch(
-        str(row[key]), None if nodes is None else str(nodes), None if switches is None else str(switches), where
-    )
+def _entry(row: Any, named: str, keys: tuple[str, ...], where: str) -> Switch:
+    if not isinstance(row, Mapping) or named not in row:
+        raise ClusterError(f"{where}: {named} is missing")
+    _check_keys(row, keys, where)
+    name = row[named]
+    if not isinstance(name, str):
+        raise ClusterError(f"{where}: {named} is {reprlib.repr(name)}, must be a name (in quotes where it is a number)")
+    return _switch(name, _hostlist(row, "nodes", where), _hostlist(row, "children", where), where)
+
+
+def _check_keys(table: Mapping[Any, Any], known: tuple[str, ...], where: str) -> None:
+    for key in table:
+        if key not in known:
+            raise ClusterError(f"{where}: unknown key {reprlib.repr(key)}: {unknown_name(str(key), known)}")
+
+
+def _hostlist(row: Mapping[str, Any], key: str, where: str) -> str | None:
+    """A hostlist, also where it is written as a YAML list of them."""
+    value = row.get(key)
+    if value is None:
+        return None
+    parts: list[Any] = value if isinstance(value, list) else [value]
+    if not parts or not all(isinstance(part, str) and part for part in parts):
+        raise ClusterError(
+            f"{where}: {key} is {reprlib.repr(value)}, must be a hostlist such as 'n[1-8]', or a list of them"
+        )
+    return ",".join(parts)
 
 
 def _switch(name: str, nodes: str | None, switches: str | None, where: str) -> Switch:
+    if "," in name or "[" in name:
+        raise ClusterError(f"{where}: {name!r} is a hostlist, must be the name of one: describe each by itself")
     return Switch(
         name,
         tuple(expand_hostlist(nodes, where)) if nodes else (),

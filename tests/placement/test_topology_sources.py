@@ -190,7 +190,17 @@ def test_blocks_are_racks_of_one_data_centre(tmp_path: Path) -> None:
         ("SwitchName=a\n", "'a' has nothing below it"),
         ("SwitchName=a Nodes=n Switches=b\nSwitchName=b Nodes=m\n", "'a' has both nodes and switches below it"),
         ("Nodes=n1\n", "SwitchName .* is missing"),
-        ("SwitchName=a Nods=n1\n", "unknown key 'nods'"),
+        ("SwitchName=a Nods=n1\n", "topology.conf:1: unknown key 'Nods': did you mean 'Nodes'"),
+        (
+            "SwitchName=s1 Nodes=n[1-4] Nodes=n[1-2]\n",
+            r"topology.conf:1: Nodes is given twice: 'n\[1-4\]' and 'n\[1-2\]'",
+        ),
+        ("SwitchName=s1 switchname=s2 Nodes=n1\n", "topology.conf:1: SwitchName is given twice"),
+        ("# a\nSwitchName=s Nodes=n1 BlockName=b\n", "topology.conf:2: BlockName cannot be in a line with SwitchName"),
+        ("BlockName=b1 Nodes=n1\nBlockName=b2 Switches=b1\n", ":2: Switches cannot be in a line with BlockName"),
+        ("BlockName=b1 Nodes=n1 BlockSizes=2\n", ":1: BlockSizes cannot be in a line with BlockName"),
+        ("SwitchName=s[1-2] Nodes=n[1-2]\n", r"topology.conf:1: 's\[1-2\]' is a hostlist, must be the name of one"),
+        ("LinkSpeed=100\n", "topology.conf:1: SwitchName .* is missing"),
         ("SwitchName=a Nodes=n1 oops\n", "cannot read"),
         ("SwitchName=a Nodes=n[1-\n", "topology.conf:1: cannot read hostlist"),
         ("# nothing\n", "describes no switch"),
@@ -202,6 +212,14 @@ def test_what_is_not_a_tree_is_refused_with_its_line(text: str, message: str, tm
         slurm(tmp_path, text)
 
 
+def test_yaml_takes_nodes_as_a_list_of_hostlists(tmp_path: Path) -> None:
+    homes = slurm(tmp_path, SWITCH.format('switch: s, nodes: [n1, "n[2-3]"]'), "topology.yaml")
+    assert list(homes) == ["n1", "n2", "n3"]
+
+
+SWITCH = "- topology: t\n  tree: {{switches: [{{{}}}]}}\n"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -210,6 +228,22 @@ def test_what_is_not_a_tree_is_refused_with_its_line(text: str, message: str, tm
         ("- topology: t\n  flat: true\n", "no entry has a tree or blocks"),
         ("- topology: t\n  tree: {}\n", "topology 't': expected a list of switches"),
         ("- topology: t\n  tree: {switches: [{nodes: n1}]}\n", "switch 1: switch is missing"),
+        (SWITCH.format("switch: s, nods: 3"), "topology 't': switch 1: unknown key 'nods': did you mean 'nodes'"),
+        (SWITCH.format("switch: [1], nodes: n1"), r"topology 't': switch 1: switch is \[1\], must be a name"),
+        (SWITCH.format("switch: 1, nodes: n1"), "switch 1: switch is 1, must be a name .in quotes"),
+        (SWITCH.format("switch: &a [*a], nodes: n1"), r"switch 1: switch is \[\[.*\.\.\..*\]\], must be a name"),
+        (SWITCH.format("switch: s, nodes: &a [*a]"), r"switch 1: nodes is \[\[.*\.\.\..*\]\], must be a hostlist"),
+        (SWITCH.format("switch: s, nodes: 7"), "switch 1: nodes is 7, must be a hostlist such as"),
+        (SWITCH.format("switch: s, nodes: []"), r"switch 1: nodes is \[\], must be a hostlist such as"),
+        (SWITCH.format("switch: s, nodes: {a: b}"), "switch 1: nodes is {'a': 'b'}, must be a hostlist"),
+        (SWITCH.format('switch: "s[1-2]", nodes: n1'), "is a hostlist, must be the name of one"),
+        (SWITCH.format("switch: s, nodes: n1, nodes: n2"), "topology.yaml:2: nodes is given twice"),
+        ("- topology: t\n  tree: {switches: [], extra: 1}\n", "topology 't': tree: unknown key 'extra'"),
+        ("- topology: t\n  tres: 1\n  tree: {switches: []}\n", "topology 't': unknown key 'tres': did you mean 'tree'"),
+        ("- topology: t\n  tree: {switches: []}\n  block: {blocks: []}\n", "has both a tree and blocks"),
+        ("- topology: t\n  block: {blocks: [{block: b, children: c}]}\n", "block 1: unknown key 'children'"),
+        ("- topology: 2024-99-99\n", "not valid YAML"),
+        ("[" * 5000, "not valid YAML"),
     ],
 )
 def test_yaml_that_is_no_topology_is_refused(text: str, message: str, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from bloxopt.errors import ClusterError
 from bloxopt.jobs import MAX_GPUS, BoolArray, FloatArray, IntArray, JobTable
-from bloxopt.network import DEFAULT_NETWORK, Network
+from bloxopt.network import DEFAULT_NETWORK, Network, link_keys
 
 if TYPE_CHECKING:
     from bloxopt.placement.topology import Topology
@@ -24,6 +24,9 @@ MAX_NODES = 1_000_000
 
 MIG_LABEL = "mig"
 """Label of nodes whose GPUs are partitioned: its value is the GPU model, such as ``A100-40GB``."""
+
+BUILT_IN_LABELS = ("node", "rack", "datacenter", "gpu_type")
+"""Labels that every node has of itself, so that its own cannot be named like them."""
 
 _PART = re.compile(r"^(?:(?P<nodes>\d+)x)?(?P<gpus>\d+)x(?P<type>[A-Za-z][A-Za-z0-9_.\-]*)$")
 
@@ -57,6 +60,11 @@ class Node:
         labels = _texts(self, "labels", self.labels, "a mapping from names to values", 2)
         if len({name for name, _ in labels}) < len(labels):
             raise ClusterError(f"node {self.name!r}: labels are {self.labels!r}, must name each label once")
+        if reserved := [name for name, _ in labels if name in BUILT_IN_LABELS]:
+            raise ClusterError(
+                f"node {self.name!r}: label {reserved[0]!r} is reserved: every node has the labels "
+                f"{', '.join(BUILT_IN_LABELS)} of itself; choose another name"
+            )
         object.__setattr__(self, "labels", tuple(sorted(labels)))
         taints = {taint for (taint,) in _texts(self, "taints", self.taints, "a list of names", 1)}
         object.__setattr__(self, "taints", tuple(sorted(taints)))
@@ -129,6 +137,17 @@ class Cluster:
                     f"rack {node.rack!r} is in two data centres, {datacenter!r} and {node.datacenter!r} (node "
                     f"{node.name!r}): give each data centre racks of its own"
                 )
+        for rack in self.network.racks:
+            if rack not in home:
+                raise ClusterError(f"network: rack {rack!r}: no node is in it; racks: {_some(home)}")
+        if self.network.gpus:
+            types = dict.fromkeys(node.gpu_type for node in self.nodes)
+            used = {key for kind in types for key in link_keys(kind)}
+            for kind in self.network.gpus:
+                if kind not in used:
+                    raise ClusterError(
+                        f"network: gpu {kind!r}: no node has GPUs of this type; types: {', '.join(types)}"
+                    )
 
     @classmethod
     def from_string(cls, text: str) -> Cluster:
@@ -299,8 +318,19 @@ def _link_table(node: Node) -> tuple[tuple[float, ...], ...]:
         raise ClusterError(
             f"node {node.name!r}: links must be {node.num_gpus} rows of {node.num_gpus} GB/s > 0, one for each GPU"
         )
+    uneven = np.argwhere(table != table.T)
+    if uneven.size:
+        i, j = uneven[0]
+        raise ClusterError(
+            f"node {node.name!r}: links are {table[i, j]} GB/s from GPU {i} to GPU {j}, but {table[j, i]} from GPU {j} "
+            f"to GPU {i}: give both directions the same"
+        )
     rows = tuple(tuple(row) for row in table.tolist())
     return node.links if isinstance(node.links, tuple) and node.links == rows else rows
+
+
+def _some(names: Mapping[str, Any]) -> str:
+    return ", ".join([*list(names)[:10], *(["…"] if len(names) > 10 else [])])
 
 
 def _is_number(value: object) -> bool:

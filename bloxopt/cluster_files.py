@@ -44,10 +44,6 @@ def read_toml(path: Path) -> Cluster:
     nodes = _nodes(path, rows, network)
     if "topology" in document:
         nodes = _with_homes(path, document["topology"], nodes, rows)
-    known = {node.rack for node in nodes}
-    for rack in network.racks:
-        if rack not in known:
-            raise ClusterError(f"{path}: [[rack]] {rack!r}: no node is in it; racks: {', '.join(sorted(known))}")
     return _cluster(path, nodes, network)
 
 
@@ -91,7 +87,7 @@ def _nodes(path: Path, rows: Sequence[tuple[str, dict[Any, Any]]], network: Netw
             raise ClusterError(f"{where}: {sorted(missing)[0]} is missing")
         names = _names(where, row, len(nodes))
         num_gpus = _whole(where, "num_gpus", row["num_gpus"])
-        links, island_gpus = _links(path, where, row, network)
+        links, island_gpus = _links(path, where, row, num_gpus, network)
         values: dict[str, Any] = {
             "gpu_type": row["gpu_type"],
             "num_gpus": num_gpus,
@@ -117,6 +113,8 @@ def _nodes(path: Path, rows: Sequence[tuple[str, dict[Any, Any]]], network: Netw
 def _names(where: str, row: Mapping[str, Any], before: int) -> list[str]:
     """Names of the nodes of a row: a hostlist such as ``node[01-16]``, or ``count`` numbered ones."""
     base = row.get("name")
+    if base is not None and (not isinstance(base, str) or not base):
+        raise ClusterError(f"{where}: name is {base!r}, must be text in quotes")
     names = expand_hostlist(base, where) if isinstance(base, str) and "[" in base else None
     count = _whole(where, "count", row.get("count", 1 if names is None else len(names)))
     if not 1 <= count <= MAX_NODES - before:
@@ -126,19 +124,22 @@ def _names(where: str, row: Mapping[str, Any], before: int) -> list[str]:
             raise ClusterError(f"{where}: count is {count}, but {base!r} stands for {len(names)} nodes: drop count")
         return names
     if base and count == 1:
-        return [str(base)]
+        return [base]
     return [f"{base}-{number}" if base else f"node-{before + number}" for number in range(count)]
 
 
 def _links(
-    path: Path, where: str, row: Mapping[str, Any], network: Network
+    path: Path, where: str, row: Mapping[str, Any], num_gpus: int, network: Network
 ) -> tuple[tuple[tuple[float, ...], ...] | None, int | None]:
     """Links of a node and its island size: from rows of GB/s, or from a file with nvidia-smi's matrix."""
     value = row.get("links")
     if value is None:
         return None, None
     if isinstance(value, str):
-        matrix = _matrix(path.parent / value, where)
+        file = path.parent / value
+        matrix = _matrix(file, where)
+        if len(matrix.names) != num_gpus:
+            raise ClusterError(f"{where}: {file} has links of {len(matrix.names)} GPUs, but the node has {num_gpus}")
         return matrix.links(network.links_of(str(row["gpu_type"]))), matrix.island_gpus
     if not isinstance(value, list) or not all(isinstance(line, list) for line in value):
         raise ClusterError(f"{where}: links must be a file of `nvidia-smi topo -m` or rows of GB/s")
@@ -151,9 +152,9 @@ def _links(
 
 def _matrix(file: Path, where: str) -> GpuMatrix:
     try:
-        text = file.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ClusterError(f"{where}: links: {file} cannot be read: {error.strerror}") from error
+        text = read_input(file, ClusterError).decode("utf-8")
+    except ClusterError as error:
+        raise ClusterError(f"{where}: links: {error}") from error
     except UnicodeDecodeError as error:
         raise ClusterError(f"{where}: links: {file} is not text: {error}") from error
     return read_nvidia_smi(text, str(file))
@@ -174,10 +175,16 @@ def _with_homes(
 def place_nodes(nodes: Sequence[Node], topology: Path) -> list[Node]:
     """The same nodes in the racks and data centres that Slurm's topology.conf or .yaml gives them.
 
-    Raises :class:`ClusterError` for a node that only one of them has.
+    Raises :class:`ClusterError` for a node that only one of them has, or that is in a rack or data centre already.
     """
     from bloxopt.topology_sources.slurm import read_slurm
 
+    for node in nodes:
+        if (node.rack, node.datacenter) != ("rack-0", "datacenter-0"):
+            raise ClusterError(
+                f"{topology}: the cluster has a topology already, such as rack {node.rack!r} of data centre "
+                f"{node.datacenter!r} for node {node.name!r}: drop one"
+            )
     homes = read_slurm(topology)
     names = {node.name for node in nodes}
     if unknown := [name for name in homes if name not in names]:
@@ -210,7 +217,9 @@ def _network(path: Path, document: Mapping[str, Any]) -> Network:
         racks[name] = _made(where, RackNetwork, _table(where, speeds, ("node", "uplink")))
     gpus: dict[str, GpuLinks] = {}
     kinds = document.get("gpu", {})
-    for kind, entry in kinds.items() if isinstance(kinds, dict) else [("", None)]:
+    if not isinstance(kinds, dict):
+        raise ClusterError(f"{path}: gpu is {kinds!r}, must be [gpu.TYPE] tables, such as [gpu.A100]")
+    for kind, entry in kinds.items():
         where = f"{path}: [gpu.{kind}]"
         speeds = _table(where, entry, ("nvlink", "nvlink_link", "pcie"))
         gpus[kind] = _made(where, GpuLinks, asdict(DEFAULT_NETWORK.links_of(kind)) | speeds)

@@ -92,11 +92,9 @@ class Network:
         not matter.
         """
         for table in (self.gpus, GPU_LINKS):
-            if gpu_type in table:
-                return table[gpu_type]
-            base = gpu_type.upper().replace("_", "-").partition("-")[0]
-            if base in table:
-                return table[base]
+            for key in link_keys(gpu_type):
+                if key in table:
+                    return table[key]
         return UNKNOWN_GPU
 
     def within_rack(self, rack: str) -> float:
@@ -108,6 +106,11 @@ class Network:
         """GB/s that a node of a rack gets to another rack."""
         own = self.racks.get(rack)
         return self.rack if own is None or own.uplink is None else own.uplink
+
+
+def link_keys(gpu_type: str) -> tuple[str, str]:
+    """Names under which the links of a GPU type may stand: its own, and without memory size or case (``A100``)."""
+    return gpu_type, gpu_type.upper().replace("_", "-").partition("-")[0]
 
 
 DEFAULT_NETWORK = Network()

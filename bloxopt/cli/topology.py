@@ -34,18 +34,19 @@ def topology(
 
         described = Cluster(tuple(place_nodes(described.nodes, slurm)), described.network)
     shape = Topology.of(described)
-    if json:
-        from bloxopt.placement.topology_outline import outline_document
-
-        console.print_json(outline_document(shape))
-    else:
-        console.print_tree(_tree(shape))
+    # First, so that a file that cannot be drawn is said instead of the tree, not below it.
     if plot is not None:
         from bloxopt.experiments.style import save_figure
         from bloxopt.experiments.topology_plot import draw_topology
 
         save_figure(draw_topology(shape), plot)
         console.note(f"drawn into {plot}")
+    if json:
+        from bloxopt.placement.topology_outline import outline_document
+
+        console.print_json(outline_document(shape))
+    else:
+        console.print_tree(_tree(shape))
 
 
 def _tree(shape: Topology) -> Tree:

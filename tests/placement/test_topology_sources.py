@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bloxopt.cluster import load_cluster
+from bloxopt.cli import run
+from bloxopt.cluster import BUILT_IN_LABELS, Cluster, Node, load_cluster
 from bloxopt.errors import ClusterError
-from bloxopt.network import DEFAULT_NETWORK
+from bloxopt.network import DEFAULT_NETWORK, GpuLinks, Network, RackNetwork
+from bloxopt.placement.rules import labels_of
 from bloxopt.placement.topology import Level, Topology
 from bloxopt.topology_sources.hostlist import expand_hostlist
 from bloxopt.topology_sources.nvidia_smi import read_nvidia_smi
@@ -303,17 +305,32 @@ def test_a_cluster_file_brings_all_sources_together(tmp_path: Path) -> None:
         ('"node[01-02]"', '"node[01-"', "node 1: cannot read hostlist"),
         ('"node[01-02]"', '"node[01-02]"\ncount = 3', "count is 3, but 'node.01-02.' stands for 2 nodes"),
         ('"node03"', '"node03"\nrack = "x"', "node 2: rack is given here and by topology"),
-        ('name = "leaf2"', 'name = "leaf3"', r"\[\[rack\]\] 'leaf3': no node is in it; racks: leaf1, leaf2"),
+        (
+            'name = "leaf2"',
+            'name = "leaf3"',
+            r"cluster.toml: network: rack 'leaf3': no node is in it; racks: leaf1, leaf2",
+        ),
         ('name = "leaf2"', "name = 2", r"\[\[rack\]\] 1: name is 2"),
         ("uplink = 3.0", "uplink = 0", r"\[\[rack\]\] 1: rack network: uplink is 0"),
         ("uplink = 3.0", "up = 3.0", r"\[\[rack\]\] 1: unknown key 'up'"),
         ("node = 25.0", "node = -1", r"\[network\]: network: node is -1"),
         ("node = 25.0", "speed = 1", r"\[network\]: unknown key 'speed'"),
         ("pcie = 10.0", "pcie = 'fast'", r"\[gpu.V100\]: GPU links: pcie is 'fast'"),
-        ('"topo.txt"', '"none.txt"', "node 1: links: .*none.txt cannot be read: No such file"),
+        ('"topo.txt"', '"none.txt"', "node 1: links: .*none.txt: cannot be read: No such file"),
         ('"topo.txt"', '"topology.conf"', "no line has the columns GPU0"),
         ('"topo.txt"', "5", "links must be a file"),
-        ("num_gpus = 8", "num_gpus = 4", "links must be 4 rows of 4 GB/s"),
+        ("num_gpus = 8", "num_gpus = 4", "node 1: .*topo.txt has links of 8 GPUs, but the node has 4"),
+        ("[7.5, 0]", "[7.0, 0]", "links are 7.5 GB/s from GPU 0 to GPU 1, but 7.0 from GPU 1 to GPU 0"),
+        ("[gpu.V100]", "[gpu.Z100]", "cluster.toml: network: gpu 'Z100': no node has GPUs of this type; types: V100"),
+        ("[gpu.V100]\npcie = 10.0", "[gpu]\nV100 = 5", r"\[gpu.V100\]: must be a table with nvlink"),
+        ('name = "node03"', "name = 5", "node 2: name is 5, must be text"),
+        ('name = "node03"', "name = true", "node 2: name is True, must be text"),
+        ('name = "node03"', 'name = ""', "node 2: name is '', must be text"),
+        (
+            '"node03"',
+            '"node03"\nlabels = {rack = "x"}',
+            "label 'rack' is reserved: every node has the labels node, rack",
+        ),
         ("[0, 7.5]", "[0, 'x']", "node 2: links is 'x', must be a number"),
         ("[0, 7.5]", "[0, 0]", "links must be 2 rows of 2 GB/s > 0"),
         ('"topology.conf"', "1", "topology is 1, must be the name"),
@@ -324,3 +341,72 @@ def test_a_cluster_file_that_does_not_fit_together_is_refused(old: str, new: str
     assert old in TOML
     with pytest.raises(ClusterError, match=message):
         load_cluster(cluster_file(tmp_path, TOML.replace(old, new, 1)))
+
+
+def test_gpu_must_be_tables(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text('gpu = 5\n[[node]]\ngpu_type = "V100"\nnum_gpus = 1\n')
+    with pytest.raises(ClusterError, match=r"c.toml: gpu is 5, must be \[gpu.TYPE\] tables"):
+        load_cluster(tmp_path / "c.toml")
+
+
+@pytest.mark.parametrize("key", ["A100", "A100-80GB"])
+def test_links_of_a_gpu_type_may_be_given_with_or_without_its_memory(key: str) -> None:
+    network = Network(gpus={key: GpuLinks(nvlink=700.0)})
+    assert Cluster((Node(name="n", gpu_type="A100-80GB", num_gpus=2),), network).topology.links(0)[0, 1] == 700.0
+
+
+@pytest.mark.parametrize(
+    ("network", "message"),
+    [
+        (Network(racks={"nope": RackNetwork(node=1.0)}), "network: rack 'nope': no node is in it; racks: rack-0"),
+        (Network(gpus={"Z100": GpuLinks()}), "network: gpu 'Z100': no node has GPUs of this type; types: A100-80GB"),
+        (Network(gpus={"a100": GpuLinks()}), "network: gpu 'a100': no node has GPUs of this type"),
+    ],
+)
+def test_a_network_of_racks_and_gpus_that_no_node_has_is_refused(network: Network, message: str) -> None:
+    with pytest.raises(ClusterError, match=message):
+        Cluster((Node(name="n", gpu_type="A100-80GB", num_gpus=2),), network)
+
+
+def test_labels_that_every_node_has_are_reserved() -> None:
+    assert tuple(labels_of(Node(name="n", gpu_type="V100", num_gpus=1))) == BUILT_IN_LABELS
+    for name in BUILT_IN_LABELS:
+        with pytest.raises(ClusterError, match=f"node 'n': label '{name}' is reserved"):
+            Node(name="n", gpu_type="V100", num_gpus=1, labels={name: "x"})
+
+
+def test_a_topology_is_shown_as_slurm_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "t.conf").write_text("SwitchName=leaf7 Nodes=node-[0-1]\n")
+    assert run(["topology", "2x4xV100", "--slurm", str(tmp_path / "t.conf")]) == 0
+    assert "leaf7" in capsys.readouterr().out
+
+
+def test_slurm_over_a_cluster_that_has_a_topology_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = cluster_file(tmp_path, TOML)
+    assert run(["topology", str(file), "--slurm", str(tmp_path / "topology.conf")]) == 2
+    shown = capsys.readouterr()
+    assert "the cluster has a topology already, such as rack 'leaf1'" in " ".join(shown.err.split())
+    assert not shown.out
+
+
+def test_a_picture_that_cannot_be_drawn_is_refused_before_the_tree(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["topology", "4xV100", "--plot", str(tmp_path / "o.txt")]) == 2
+    shown = capsys.readouterr()
+    assert "end the name in .png, .svg or .pdf" in " ".join(shown.err.split())
+    assert not shown.out
+
+
+def test_a_matrix_no_machine_has_is_one_line_on_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = cluster_file(tmp_path, TOML)
+    (tmp_path / "topo.txt").write_text((SAMPLES / "dgx1-v100.txt").read_text().replace("NV2", "NV" + "2" * 5000))
+    assert run(["topology", str(file)]) == 2
+    shown = " ".join(capsys.readouterr().err.split())
+    assert "topo.txt:" in shown
+    assert "must be NV1 to NV99" in shown
+    assert len(shown) < 500

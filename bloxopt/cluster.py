@@ -145,9 +145,7 @@ class Cluster:
             used = {key for kind in types for key in link_keys(kind)}
             for kind in self.network.gpus:
                 if kind not in used:
-                    raise ClusterError(
-                        f"network: gpu {kind!r}: no node has GPUs of this type; types: {', '.join(types)}"
-                    )
+                    raise ClusterError(f"network: gpu {kind!r}: no node has GPUs of this type; types: {_some(types)}")
 
     @classmethod
     def from_string(cls, text: str) -> Cluster:
@@ -318,6 +316,9 @@ def _link_table(node: Node) -> tuple[tuple[float, ...], ...]:
         raise ClusterError(
             f"node {node.name!r}: links must be {node.num_gpus} rows of {node.num_gpus} GB/s > 0, one for each GPU"
         )
+    # What a GPU reaches itself with is of no interest.
+    if not np.isfinite(table[~np.eye(node.num_gpus, dtype=bool)]).all():
+        raise ClusterError(f"node {node.name!r}: links between two GPUs must be finite numbers of GB/s")
     uneven = np.argwhere(table != table.T)
     if uneven.size:
         i, j = uneven[0]

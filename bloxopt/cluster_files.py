@@ -152,7 +152,7 @@ def _links(
 
 def _matrix(file: Path, where: str) -> GpuMatrix:
     try:
-        text = read_input(file, ClusterError).decode("utf-8")
+        text = read_input(file, ClusterError).decode("utf-8-sig")
     except ClusterError as error:
         raise ClusterError(f"{where}: links: {error}") from error
     except UnicodeDecodeError as error:

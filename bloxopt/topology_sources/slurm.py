@@ -39,7 +39,7 @@ def read_slurm(path: str | Path) -> dict[str, Home]:
     """
     path = Path(path)
     try:
-        text = read_input(path, ClusterError).decode("utf-8")
+        text = read_input(path, ClusterError).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ClusterError(f"{path}: not text: {error}") from error
     read = _read_yaml if path.suffix.lower() in (".yaml", ".yml") else _read_conf
@@ -120,7 +120,7 @@ def _read_yaml(text: str, path: str) -> tuple[list[Switch], list[Switch]]:
     chosen = next((entry for entry in usable if entry.get("cluster_default") is True), usable[0] if usable else None)
     if chosen is None:
         raise ClusterError(f"{path}: no entry has a tree or blocks")
-    where = f"{path}: topology {chosen['topology']!r}"
+    where = f"{path}: topology {reprlib.repr(chosen['topology'])}"
     _check_keys(chosen, ("topology", "cluster_default", "flat", *_SECTIONS), where)
     kinds = [kind for kind in _SECTIONS if kind in chosen]
     if len(kinds) > 1:

@@ -135,6 +135,7 @@ def slurm(tmp_path: Path, text: str, name: str = "topology.conf") -> dict:
 
 def test_leaf_switches_are_racks_and_the_top_is_the_data_centre(tmp_path: Path) -> None:
     homes = slurm(tmp_path, CONF)
+    assert slurm(tmp_path, "\ufeff" + CONF) == homes, "editors of Windows write a mark first"
     assert homes == {"node01": ("leaf1", "spine"), "node02": ("leaf1", "spine"), "node03": ("leaf2", "spine")}
 
 
@@ -321,6 +322,7 @@ def test_a_cluster_file_brings_all_sources_together(tmp_path: Path) -> None:
         ('"topo.txt"', "5", "links must be a file"),
         ("num_gpus = 8", "num_gpus = 4", "node 1: .*topo.txt has links of 8 GPUs, but the node has 4"),
         ("[7.5, 0]", "[7.0, 0]", "links are 7.5 GB/s from GPU 0 to GPU 1, but 7.0 from GPU 1 to GPU 0"),
+        ("[[0, 7.5], [7.5, 0]]", "[[0, inf], [inf, 0]]", "links between two GPUs must be finite numbers"),
         ("[gpu.V100]", "[gpu.Z100]", "cluster.toml: network: gpu 'Z100': no node has GPUs of this type; types: V100"),
         ("[gpu.V100]\npcie = 10.0", "[gpu]\nV100 = 5", r"\[gpu.V100\]: must be a table with nvlink"),
         ('name = "node03"', "name = 5", "node 2: name is 5, must be text"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from bloxopt.errors import InputError
 from bloxopt.placement.strategy import Found, Offer, Strategy
 from bloxopt.registry import Registry
 
@@ -30,14 +31,23 @@ PLACEMENTS = Registry(
 )
 
 
-def get_placement(placement: str | Strategy) -> Strategy:
+def get_placement(placement: str | Strategy, what: str = "placement") -> Strategy:
     """The strategy registered under a name; a function is returned as it is.
 
     A registered class is one that remembers what it worked out: every call makes a new one, for one run.
+    Raises :class:`~bloxopt.errors.InputError`, which says ``what`` it is about, for what is neither, such as a class
+    instead of an object of it.
     """
-    found: Any = PLACEMENTS.get(placement) if isinstance(placement, str) else placement
-    strategy: Strategy = found() if isinstance(found, type) else found
-    return strategy
+    if isinstance(placement, str):
+        found: Any = PLACEMENTS.get(placement)
+        strategy: Strategy = found() if isinstance(found, type) else found
+        return strategy
+    if isinstance(placement, type):
+        name = placement.__qualname__
+        raise InputError(f"{what} is the class {name}: give an object of it, such as {name}(), or a name")
+    if not callable(placement) and not hasattr(placement, "place_round"):
+        raise InputError(f"{what} is {placement!r}: it must be a name of `bloxopt placements` or a function")
+    return placement
 
 
 def placement_table() -> list[dict[str, str]]:

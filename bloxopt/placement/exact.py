@@ -8,12 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bloxopt.errors import InputError
+from bloxopt.arguments import checked_arguments
+from bloxopt.errors import InputError, guarded
 from bloxopt.jobs import IntArray
 from bloxopt.placement.consolidated import consolidated
 from bloxopt.placement.exact_instance import Gang, Instance, PlacementWeights, Profile, Where
 from bloxopt.placement.exact_program import ExactAnswer, solve_instance
 from bloxopt.placement.strategy import Changes, Found, Offer, Requests, Strategy, WholeRound
+from bloxopt.placement.user_strategy import trusted
 from bloxopt.placement.workspace import Workspace
 from bloxopt.runtime.assignment import Assignment
 from bloxopt.runtime.resources import WHOLE_GPU, Grant
@@ -52,10 +54,13 @@ class ExactPlacement(WholeRound):
     ``defragment``. Jobs that share a GPU are placed by the heuristic, after the whole gangs. Searches for one
     gang at a time (selectors that make a queue) get the heuristic answer. ``on_round`` is told about every round.
 
-    Raises :class:`InputError` for options out of range and, when used, :class:`SolverError` for a ``solver``
-    that takes no integer programs.
+    ``heuristic`` may be the name of a placement; what a function of your own answers is checked.
+
+    Raises :class:`InputError` for options of another kind or out of range and, when used, :class:`SolverError` for a
+    ``solver`` that takes no integer programs.
     """
 
+    @checked_arguments()
     def __init__(
         self,
         weights: PlacementWeights | None = None,
@@ -63,18 +68,26 @@ class ExactPlacement(WholeRound):
         time_limit: float | None = 2.0,
         mip_gap: float = 0.01,
         defragment: bool = False,
-        heuristic: Strategy = consolidated,
+        heuristic: str | Strategy = consolidated,
         on_round: Callable[[RoundPlacement], None] | None = None,
     ) -> None:
-        for name, value in (("time_limit", time_limit), ("mip_gap", mip_gap)):
-            if value is not None and not value >= 0:
-                raise InputError(f"exact placement: {name} is {value!r}, must be a number >= 0")
-        self.weights = weights or PlacementWeights()
+        from bloxopt.placement import get_placement
+        from bloxopt.solvers.registry import check_solver
+
+        try:
+            SolverOptions(time_limit=time_limit, mip_gap=mip_gap)
+            check_solver(solver)
+            heuristic = get_placement(heuristic, "heuristic")
+        except InputError as error:
+            raise InputError(f"exact placement: {str(error).removeprefix('solver option ')}") from None
+        if on_round is not None and not callable(on_round):
+            raise InputError(f"exact placement: on_round is {on_round!r}, must be a function of a RoundPlacement")
+        self.weights = PlacementWeights() if weights is None else weights
         self.solver = solver
         self.time_limit = time_limit
         self.mip_gap = mip_gap
         self.defragment = defragment
-        self.heuristic = heuristic
+        self.heuristic = trusted(heuristic)
         self.on_round = on_round
 
     def __call__(self, offer: Offer, need: int) -> Found | None:
@@ -133,7 +146,8 @@ class ExactPlacement(WholeRound):
             time.perf_counter() - started,
         )
         if self.on_round is not None:
-            self.on_round(placement)
+            with guarded("exact placement: on_round"):
+                self.on_round(placement)
         return placement
 
     def _place_type(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TypeAlias
@@ -42,8 +43,14 @@ class PlacementWeights:
     def __post_init__(self) -> None:
         for entry in fields(self):
             value = getattr(self, entry.name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
-                raise InputError(f"placement weight {entry.name} is {value!r}, must be a finite number >= 0")
+            number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+            try:
+                weight = float(value) if number else math.nan
+            except OverflowError:
+                weight = math.inf
+            if not 0 <= weight < math.inf:
+                raise InputError(f"placement weight {entry.name} is {repr(value)[:80]}, must be a finite number >= 0")
+            object.__setattr__(self, entry.name, weight)
 
 
 @dataclass(frozen=True, slots=True)

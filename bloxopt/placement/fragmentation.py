@@ -14,6 +14,7 @@ from typing import Literal
 
 import numpy as np
 
+from bloxopt.arguments import checked_arguments
 from bloxopt.cluster import Cluster
 from bloxopt.errors import InputError
 from bloxopt.jobs import BoolArray, FloatArray, IntArray, JobTable
@@ -29,7 +30,8 @@ class TargetWorkload:
     """The kinds of tasks that are expected, one row each, and how much they count.
 
     ``weight`` (kinds,) sum 1 · ``milli`` thousandths of each GPU · ``count`` GPUs · ``cpus`` and
-    ``memory_gib`` of the whole task · ``runs_on`` (kinds, GPU types).
+    ``memory_gib`` of the whole task · ``runs_on`` (kinds, GPU types) · ``gpu_types`` their names, in the order of
+    the cluster (None: not said).
     """
 
     weight: FloatArray
@@ -38,8 +40,10 @@ class TargetWorkload:
     cpus: FloatArray
     memory_gib: FloatArray
     runs_on: BoolArray
+    gpu_types: tuple[str, ...] | None = None
 
     @classmethod
+    @checked_arguments()
     def of(
         cls,
         jobs: JobTable,
@@ -54,8 +58,6 @@ class TargetWorkload:
         weight too. ``runs_on`` (jobs, GPU types): default all. A gang larger than the largest node stands for
         its part of one.
         """
-        if weigh not in ("gpus", "tasks"):
-            raise InputError(f"TargetWorkload: weigh is {weigh!r}, must be 'gpus' or 'tasks'")
         types = len(cluster.gpu_types)
         allowed = np.ones((len(jobs), types), dtype=bool) if runs_on is None else np.asarray(runs_on, dtype=bool)
         count = np.minimum(jobs.num_gpus, cluster.node_gpus.max())
@@ -73,7 +75,18 @@ class TargetWorkload:
             cpus=kinds[:, 2],
             memory_gib=kinds[:, 3],
             runs_on=kinds[:, 4:] > 0,
+            gpu_types=cluster.gpu_types,
         )
+
+    def check_cluster(self, cluster: Cluster) -> None:
+        """Raise :class:`~bloxopt.errors.InputError` unless the GPU types are those of the cluster, in its order."""
+        types = cluster.gpu_types
+        if self.gpu_types not in (None, types) or self.runs_on.shape[1:] != (len(types),):
+            mine = self.runs_on.shape[1:] if self.gpu_types is None else ", ".join(self.gpu_types)
+            raise InputError(
+                f"the target workload was made for a cluster with GPU types {mine}, this one has {', '.join(types)}: "
+                "make it with TargetWorkload.of(jobs, cluster)"
+            )
 
     @property
     def least(self) -> FloatArray:
@@ -126,6 +139,7 @@ class TargetWorkload:
 
 def fragmentation(free: Resources, cluster: Cluster, workload: TargetWorkload) -> FloatArray:
     """GPUs free on each node that a task of the workload cannot use, in expectation: ``F_n``, shape (nodes,)."""
+    workload.check_cluster(cluster)
     milli = _padded(free.milli, cluster)
     unlimited = np.full(len(cluster.nodes), np.inf)
     cpus = unlimited if free.cpus is None else free.cpus

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bloxopt.arguments import checked_arguments
 from bloxopt.jobs import BoolArray, FloatArray, IntArray
 from bloxopt.placement.fewest_nodes import fewest_nodes
 from bloxopt.placement.fragmentation import TargetWorkload
@@ -29,8 +30,10 @@ class FragmentationGradient:
     depends only on what is free there, so it is worked out once for each state in which nodes are and each kind of
     task, and a round looks only at nodes that changed. A gang that fits no node takes the emptiest ones whole
     and the best one for the rest. Lives for one run. Source: Weng et al., "Beware of Fragmentation", ATC 2023.
+    Raises :class:`~bloxopt.errors.InputError` for a workload made for other GPU types than the cluster has.
     """
 
+    @checked_arguments()
     def __init__(self, workload: TargetWorkload | None = None) -> None:
         self.workload = workload
         self._memory: _NodeStates | None = None
@@ -41,6 +44,7 @@ class FragmentationGradient:
         memory = self._memory
         if memory is None or not memory.belongs_to(workspace):
             workload = self.workload or TargetWorkload.of(workspace.jobs, workspace.cluster, workspace.runs_on)
+            workload.check_cluster(workspace.cluster)
             memory = self._memory = _NodeStates(workspace, workload)
         memory.look_at(workspace.free)
         jobs = workspace.jobs

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from bloxopt.errors import ThroughputError
+from bloxopt.errors import ThroughputError, guarded
 from bloxopt.jobs import FloatArray, IntArray, JobTable
 from bloxopt.throughput import TableThroughput, as_oracle
 
@@ -132,10 +132,11 @@ class FunctionSlowdown:
         return np.array(values, dtype=np.float64)[inverse.ravel()]
 
     def _factor(self, nodes: int, gpus: int) -> float:
-        value = self._function(nodes, gpus)
+        with guarded(f"the slowdown function for {gpus} GPUs on {nodes} nodes", ThroughputError):
+            value = self._function(nodes, gpus)
         try:
             factor = float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             factor = math.nan
         if not 0 < factor <= 1:
             raise ThroughputError(f"the slowdown of {gpus} GPUs on {nodes} nodes is {value!r}: it must be in (0, 1]")

@@ -26,7 +26,8 @@ class TiresiasSkew:
     """
 
     def __init__(self, skewed: Collection[str] = SKEWED_MODELS) -> None:
-        if isinstance(skewed, str) or not all(isinstance(pattern, str) and pattern for pattern in skewed):
+        listed = isinstance(skewed, Collection) and not isinstance(skewed, str)
+        if not listed or not all(isinstance(pattern, str) and pattern for pattern in skewed):
             raise InputError(f"tiresias_skew: skewed is {skewed!r}, must be a list of job type patterns such as 'vgg*'")
         self.skewed = tuple(pattern.lower() for pattern in skewed)
         self._table: JobTable | None = None

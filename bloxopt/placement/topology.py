@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bloxopt.cluster import Cluster, Node
+from bloxopt.errors import ClusterError
 from bloxopt.jobs import FloatArray, IntArray
 from bloxopt.network import Network
 
@@ -38,6 +39,7 @@ class Topology:
     (islands,), ``node_rack`` and ``node_datacenter`` (nodes,), ``rack_datacenter`` (racks,). Names:
     ``node_names``, ``rack_names``, ``datacenter_names``. Racks and data centres are numbered by first
     appearance. ``links`` and ``graph`` are made when first asked for.
+    Raises :class:`~bloxopt.errors.ClusterError` for GPUs and nodes that the cluster does not have.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -61,6 +63,8 @@ class Topology:
     @staticmethod
     def of(cluster: Cluster) -> Topology:
         """The topology of a cluster, built when first asked for and kept with it."""
+        if not isinstance(cluster, Cluster):
+            raise ClusterError(f"Topology.of: cluster is {cluster!r}, must be a Cluster: bx.load_cluster makes one")
         return cluster.topology
 
     @property
@@ -87,7 +91,7 @@ class Topology:
         As measured where the node came with ``links``; else NVLink inside an island and PCIe across.
         Equal nodes share one array.
         """
-        entry = self.cluster.nodes[node]
+        entry = self.cluster.nodes[int(_numbers("node", node, len(self.node_names)))]
         key = (entry.gpu_type, entry.num_gpus, entry.island_gpus, entry.links)
         found = self._links.get(key)
         if found is None:
@@ -96,7 +100,9 @@ class Topology:
 
     def span(self, gpus: Sequence[int] | IntArray) -> Level:
         """The level at which a set of GPUs meets: NODE if it spans several islands of one node, and so on."""
-        numbers = np.asarray(gpus, dtype=np.int64)
+        return self._span(_numbers("GPU", gpus, len(self.gpu_node), listed=True))
+
+    def _span(self, numbers: IntArray) -> Level:
         if len(numbers) <= 1:
             return Level.GPU
         node = self.gpu_node[numbers]
@@ -110,7 +116,9 @@ class Topology:
 
     def node_span(self, nodes: Sequence[int] | IntArray) -> Level:
         """The level at which a set of nodes meets, NODE for one."""
-        numbers = np.asarray(nodes, dtype=np.int64)
+        numbers = _numbers("node", nodes, len(self.node_names), listed=True)
+        if not len(numbers):
+            raise ClusterError("node_span needs at least one node")
         parts = (
             (Level.NODE, numbers),
             (Level.RACK, self.node_rack[numbers]),
@@ -125,8 +133,8 @@ class Topology:
         allowed, as rings do); between nodes the network of the level at which they meet decides, unless some
         node's own links are narrower.
         """
-        numbers = np.asarray(gpus, dtype=np.int64)
-        level = self.span(numbers)
+        numbers = _numbers("GPU", gpus, len(self.gpu_node), listed=True)
+        level = self._span(numbers)
         node = self.gpu_node[numbers]
         inside = [
             widest_tree(self.links(int(host)), numbers[node == host] - int(self.cluster.gpu_offset[host]))
@@ -169,6 +177,24 @@ def widest_tree(links: FloatArray, members: IntArray) -> float:
         outside[best] = False
         reach = np.maximum(reach, among[best])
     return narrowest
+
+
+def _numbers(what: str, given: object, count: int, *, listed: bool = False) -> IntArray:
+    """Numbers of GPUs or nodes as an array, of one dimension if ``listed``; raises unless all are there."""
+    try:
+        numbers = np.asarray(given)
+    except ValueError:
+        numbers = np.empty((0, 0))
+    if listed and numbers.shape == (0,):
+        return numbers.astype(np.int64)
+    if numbers.ndim != listed or numbers.dtype.kind not in "iu" or ((numbers < 0) | (numbers >= count)).any():
+        many, wanted = ("numbers are", "whole numbers") if listed else ("number is", "a whole number")
+        raise ClusterError(f"{what} {many} {_shown(given)}, must be {wanted} from 0 to {count - 1}")
+    return numbers.astype(np.int64)
+
+
+def _shown(value: object) -> str:
+    return " ".join(repr(value).split())[:120]
 
 
 def _numbered(names: Sequence[str]) -> tuple[IntArray, tuple[str, ...]]:

@@ -71,10 +71,7 @@ def as_placement(placement: Any, options: SimulationOptions) -> Strategy:
     """The strategy itself if one was given, else the one that the options name."""
     if placement is None or isinstance(placement, str):
         return get_placement(options.placement)
-    if not callable(placement) and not hasattr(placement, "place_round"):
-        raise InputError(f"placement is {placement!r}: it must be a name of `bloxopt placements` or a function")
-    strategy: Strategy = placement
-    return strategy
+    return get_placement(placement)
 
 
 def as_selector(selector: Any, options: SimulationOptions) -> RoundSelector:

@@ -271,3 +271,9 @@ def test_a_joint_policy_runs_a_whole_simulation() -> None:
         bx.load_trace("gavel-15"), "1x4xV100+2x2xV100+2x4xP100+2x4xK80", policy, slowdown="gavel", options=options
     )
     assert result.summary()["finished"] == 15
+
+
+@pytest.mark.parametrize("value", ["yes", 1, None])
+def test_whole_nodes_is_true_or_false(value: object) -> None:
+    with pytest.raises(FormulationError, match=r"NodeCapacity: whole_nodes is .*, must be True or False"):
+        NodeCapacity(whole_nodes=value)  # type: ignore[arg-type]

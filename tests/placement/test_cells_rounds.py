@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,13 +13,14 @@ from hypothesis import strategies as st
 
 import bloxopt as bx
 from bloxopt.cluster import Cluster, Node
-from bloxopt.errors import ClusterError
+from bloxopt.errors import CheckError, ClusterError, InputError
+from bloxopt.formulations import Capacity, TenantQuota, TimeShare
 from bloxopt.jobs import Job, JobTable
 from bloxopt.needs import PlacementNeeds
 from bloxopt.placement.cells import GuaranteedCells
 from bloxopt.placement.passes import place_decision, place_queue
 from bloxopt.placement.rules import Rules
-from bloxopt.placement.strategy import Strategy
+from bloxopt.placement.strategy import Changes, Offer, Strategy, WholeQueue
 from bloxopt.placement.workspace import Workspace
 from bloxopt.runtime.assignment import Assignment
 from tests.placement.cells_oracle import can_have_all, shape, tree
@@ -320,3 +323,62 @@ def test_a_round_of_a_thousand_jobs_on_ten_thousand_gpus_takes_a_tenth_of_a_seco
     print(f"first round {whole * 1e3:.0f} ms, a round in which 1 % change {change * 1e3:.0f} ms")
     assert whole < 0.5
     assert change < 0.05
+
+
+@pytest.mark.parametrize("quota", [{"guest": 2}, {"guest": 1, "vision": 1}])
+def test_rounds_with_a_quota_end_with_a_guaranteed_and_an_opportunistic_job(quota: dict[str, int]) -> None:
+    """Shorter jobs of both tenants come later and rank first: where a quota bars the running ones, those stop."""
+    trace = bx.Trace.from_jobs(
+        [
+            *(Job(job_id=f"{tenant}-long", tenant=tenant, duration=500.0) for tenant in ("vision", "guest")),
+            *(
+                Job(job_id=f"{tenant}-short", tenant=tenant, arrival=100, duration=50.0)
+                for tenant in ("vision", "guest")
+            ),
+        ]
+    )
+    policy = replace(bx.get_policy("srtf"), constraints=[Capacity(), TimeShare(), TenantQuota(quota)])
+    placement = GuaranteedCells({"vision": {"gpu:V100": 1}})
+    result = bx.simulate(trace, "4xV100", policy, placement=placement, selector="ranking", round_seconds=60)
+    assert np.isfinite(result.jobs["finish"]).all()
+    used = result.placements
+    for moment in used["start"]:
+        running = used[(used["start"] <= moment) & (used["end"] > moment)]
+        for tenant, most in quota.items():
+            assert running.loc[running["job_id"].str.startswith(tenant), "gpus"].sum() <= most
+
+
+class StopsEverything(WholeQueue):
+    def __call__(self, offer: Offer, need: int) -> None:
+        return None
+
+    def place_queue(self, order, num_gpus, preference, assignment, workspace) -> Changes:  # type: ignore[no-untyped-def]
+        return list(assignment.grants), {}
+
+
+def test_a_strategy_that_stops_guaranteed_gangs_again_and_again_is_named() -> None:
+    listed = [Job(job_id="v", duration=1.0, tenant="vision"), Job(job_id="l", duration=1.0, tenant="language")]
+    rounds = Rounds(CLUSTER, listed, GuaranteedCells(PROMISED, strategy=StopsEverything()))
+    with pytest.raises(CheckError, match="the strategy StopsEverything stops jobs in guaranteed cells"):
+        rounds.queue([0, 1])
+
+
+@pytest.mark.parametrize(
+    ("strategy", "message"), [(5, "strategy is 5"), ("first_fitt", "first_fit"), (GuaranteedCells, "is the class")]
+)
+def test_a_strategy_that_is_none_is_refused(strategy: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        GuaranteedCells(PROMISED, strategy=strategy)
+
+
+def test_what_a_users_strategy_answers_is_checked() -> None:
+    def mine(offer: Offer, need: int) -> Any:
+        return [99], [need]
+
+    rounds = Rounds(
+        CLUSTER,
+        [Job(job_id=t, duration=1.0, tenant=t) for t in ("vision", "language", "guest")],
+        GuaranteedCells(PROMISED, strategy=mine),
+    )
+    with pytest.raises(InputError, match=r"placement function .*mine answered .* there is no node 99"):
+        rounds.queue([0, 1, 2])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import combinations, product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +21,7 @@ from bloxopt.placement.exact_instance import Gang, Instance, PlacementWeights, P
 from bloxopt.placement.exact_program import solve_instance
 from bloxopt.placement.passes import place_decision
 from bloxopt.placement.rules import Rules
-from bloxopt.placement.strategy import Changes, Requests
+from bloxopt.placement.strategy import Changes, Offer, Requests
 from bloxopt.placement.workspace import Workspace
 from bloxopt.runtime.assignment import Assignment
 from bloxopt.solvers.base import SolverOptions, Termination
@@ -350,3 +352,58 @@ def test_weights_must_be_numbers_from_0(value: object) -> None:
 def test_limits_must_not_be_negative(name: str) -> None:
     with pytest.raises(InputError, match=f"exact placement: {name}"):
         ExactPlacement(**{name: -1.0})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"weights": {"rack": 1}}, "weights is {'rack': 1}, must be a PlacementWeights"),
+        ({"weights": 5}, "weights is 5"),
+        ({"solver": 5}, "solver is 5"),
+        ({"solver": "hihgs"}, "unknown solver 'hihgs': did you mean 'highs'"),
+        ({"time_limit": "2"}, "time_limit is '2', must be a number"),
+        ({"time_limit": float("nan")}, "time_limit is nan"),
+        ({"mip_gap": None}, "mip_gap is None, must be a number"),
+        ({"defragment": "yes"}, "defragment is 'yes', must be true or false"),
+        ({"heuristic": 5}, "exact placement: heuristic is 5: it must be a name of `bloxopt placements` or a function"),
+        ({"heuristic": None}, "exact placement: heuristic is None"),
+        ({"heuristic": "rack_awar"}, "did you mean 'rack_aware'"),
+        ({"heuristic": ExactPlacement}, "heuristic is the class ExactPlacement: give an object of it"),
+        ({"on_round": 5}, "on_round is 5, must be a function of a RoundPlacement"),
+        ({"weight": None}, "unknown option 'weight': did you mean 'weights'"),
+    ],
+)
+def test_options_of_another_kind_are_refused_when_it_is_made(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
+        ExactPlacement(**options)
+
+
+def test_the_heuristic_may_be_a_name() -> None:
+    assert ExactPlacement(heuristic="rack_aware").heuristic is get_placement("rack_aware")
+
+
+TRACE = bx.Trace.from_jobs([bx.Job(job_id="a", duration=100.0, num_gpus=2)])
+
+
+def test_what_a_users_heuristic_answers_is_checked() -> None:
+    def mine(offer: Offer, need: int) -> Any:
+        return [99], [need]
+
+    # Selectors that make a queue ask for one gang at a time, which is the heuristic's.
+    for selector in ("ranking", "priorities"):
+        with pytest.raises(InputError, match=r"placement function .*mine answered .* there is no node 99"):
+            bx.simulate(TRACE, "2x4xV100", "fifo", placement=ExactPlacement(heuristic=mine), selector=selector)
+
+
+def test_an_on_round_that_raises_is_named() -> None:
+    def told(placement: Any) -> None:
+        raise KeyError("lost")
+
+    with pytest.raises(InputError, match="exact placement: on_round raised KeyError: 'lost'"):
+        bx.simulate(TRACE, "2x4xV100", "fifo", placement=ExactPlacement(on_round=told), selector="priorities")
+
+
+def test_weights_may_be_numpy_numbers_and_must_fit_a_float() -> None:
+    assert PlacementWeights(rack=np.int64(2), node=np.float32(0.5)) == PlacementWeights(rack=2.0, node=0.5)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="placement weight unplaced is 1000"):
+        PlacementWeights(unplaced=10**400)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -205,3 +206,24 @@ def test_the_command_takes_racks_from_slurm(tmp_path: Path, capsys: pytest.Captu
 def test_another_ending_of_the_picture_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["topology", "4xV100", "--plot", str(tmp_path / "t.gif")]) == 2
     assert "end the name in .png, .svg or .pdf" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "gpus", [[0, 99], "ab", [-1, 0], [0.5, 1.0], [True], [[0], [1]], None, 3, ["0"], [[0], [1, 2]]]
+)
+def test_gpus_and_nodes_that_the_cluster_does_not_have_are_refused(gpus: Any) -> None:
+    topology = Topology.of(bx.load_cluster("2x4xV100"))
+    for ask, what in ((topology.span, "GPU"), (topology.bandwidth, "GPU"), (topology.node_span, "node")):
+        with pytest.raises(ClusterError, match=f"{what} numbers are .*, must be whole numbers from 0 to"):
+            ask(gpus)
+
+
+@pytest.mark.parametrize("node", [7, -1, 0.5, "0", None, [0]])
+def test_links_of_a_node_that_the_cluster_does_not_have_are_refused(node: Any) -> None:
+    with pytest.raises(ClusterError, match=r"node number is .*, must be a whole number from 0 to 1"):
+        Topology.of(bx.load_cluster("2x4xV100")).links(node)
+
+
+def test_a_topology_is_of_a_cluster() -> None:
+    with pytest.raises(ClusterError, match="cluster is '4xV100', must be a Cluster"):
+        Topology.of("4xV100")  # type: ignore[arg-type]

@@ -9,10 +9,16 @@ import numpy as np
 import pytest
 
 import bloxopt as bx
-from bloxopt.errors import InputError
+from bloxopt.errors import InputError, ThroughputError
 from bloxopt.placement import Found, get_placement
+from bloxopt.placement.exact import ExactPlacement
+from bloxopt.placement.fragmentation import TargetWorkload, fragmentation
+from bloxopt.placement.fragmentation_gradient import FragmentationGradient
+from bloxopt.placement.slowdown import as_slowdown
 from bloxopt.placement.strategy import Offer, Requests, WholeRound
+from bloxopt.placement.tiresias_skew import TiresiasSkew
 from bloxopt.placement.user_strategy import trusted
+from bloxopt.runtime.assignment import Assignment
 
 JOBS = bx.Trace.from_jobs([bx.Job(job_id="a", duration=500.0, num_gpus=3), bx.Job(job_id="b", duration=500.0)])
 CLUSTER = "2x4xV100"
@@ -149,3 +155,53 @@ def test_strategies_that_come_with_bloxopt_are_not_wrapped() -> None:
         assert trusted(strategy) is strategy
     mine = trusted(LastNodes())
     assert trusted(mine) is mine
+
+
+@pytest.mark.parametrize("kind", [ExactPlacement, TiresiasSkew])
+def test_a_class_in_place_of_an_object_of_it_is_refused(kind: type) -> None:
+    with pytest.raises(InputError, match=f"placement is the class {kind.__name__}: give an object of it"):
+        run(kind)
+
+
+@pytest.mark.parametrize("skewed", [5, None, "vgg*", [5], [""]])
+def test_skewed_models_are_a_list_of_patterns(skewed: Any) -> None:
+    with pytest.raises(InputError, match=r"tiresias_skew: skewed is .*, must be a list of job type patterns"):
+        TiresiasSkew(skewed)
+
+
+@pytest.mark.parametrize("workload", [5, "gpus", TargetWorkload])
+def test_the_fragmentation_gradient_takes_a_target_workload(workload: Any) -> None:
+    with pytest.raises(InputError, match=r"workload is .*, must be a TargetWorkload"):
+        FragmentationGradient(workload)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"jobs": [bx.Job(job_id="a", duration=1.0)]}, "jobs is .*, must be a JobTable"),
+        ({"cluster": CLUSTER}, "cluster is '2x4xV100', must be a Cluster"),
+        ({"weigh": "jobs"}, "weigh is 'jobs', must be 'gpus' or 'tasks'"),
+    ],
+)
+def test_a_target_workload_is_made_of_a_job_table_and_a_cluster(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        TargetWorkload.of(**{"jobs": JOBS.jobs, "cluster": bx.load_cluster(CLUSTER), **arguments})
+
+
+@pytest.mark.parametrize("other", ["4xV100+4xK80", "8xK80"])
+def test_a_target_workload_of_other_gpu_types_is_refused(other: str) -> None:
+    workload = TargetWorkload.of(JOBS.jobs, bx.load_cluster(other))
+    with pytest.raises(InputError, match=r"was made for a cluster with GPU types .*, this one has V100"):
+        run(FragmentationGradient(workload))
+    cluster = bx.load_cluster(CLUSTER)
+    with pytest.raises(InputError, match="was made for a cluster"):
+        fragmentation(Assignment(cluster, JOBS.jobs).free, cluster, workload)
+
+
+def test_a_slowdown_function_that_raises_is_named() -> None:
+    with pytest.raises(ThroughputError, match="the slowdown function for 3 GPUs on 2 nodes raised ZeroDivisionError"):
+        as_slowdown(lambda nodes, gpus: 1 / 0).factors(
+            JOBS.jobs, "V100", np.array([3, 3]), np.array([2, 2]), np.array([1, 1])
+        )
+    with pytest.raises(ThroughputError, match="raised ZeroDivisionError"):
+        bx.simulate(JOBS, CLUSTER, "fifo", placement="spread", slowdown=lambda nodes, gpus: 1 / 0)

@@ -10,6 +10,7 @@ import numpy as np
 
 from bloxopt.errors import FormulationError
 from bloxopt.formulations.affine import Affine
+from bloxopt.formulations.checks import checked_flag
 from bloxopt.formulations.constraints.base import Constraint
 from bloxopt.formulations.program import Program
 from bloxopt.formulations.space import AllocationSpace
@@ -42,6 +43,9 @@ class NodeCapacity(Constraint):
     name: str | None = field(default=None, kw_only=True)
     uses_spread = True
     progress_dependent = False
+
+    def __post_init__(self) -> None:
+        checked_flag("NodeCapacity", "whole_nodes", self.whole_nodes)
 
     def build(self, space: AllocationSpace, program: Program) -> None:
         for kind, name in enumerate(space.gpu_types):

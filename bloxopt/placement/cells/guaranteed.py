@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bloxopt.errors import ClusterError
+from bloxopt.errors import CheckError, ClusterError
 from bloxopt.jobs import IntArray, JobTable
 from bloxopt.placement import passes
 from bloxopt.placement.cells.hierarchy import CellHierarchy
@@ -16,6 +16,7 @@ from bloxopt.placement.cells.tenants import TenantCells
 from bloxopt.placement.cells.turn import Turn, Want, fits_by_size
 from bloxopt.placement.cells.virtual_clusters import VirtualClusters
 from bloxopt.placement.strategy import Changes, Found, Offer, Requests, Strategy, WholeQueue
+from bloxopt.placement.user_strategy import trusted
 from bloxopt.placement.workspace import Workspace
 from bloxopt.runtime.assignment import Assignment
 from bloxopt.runtime.resources import Grant
@@ -35,7 +36,8 @@ class GuaranteedCells(WholeQueue):
     ask for more CPUs or memory a GPU than the node has for each of its own, are always opportunistic.
 
     ``virtual_clusters`` may be a mapping or a TOML file. Raises :class:`ClusterError` in the first round for cells
-    that the cluster does not have and for a tenant without jobs. The object keeps what is bound and serves one
+    that the cluster does not have and for a tenant without jobs, and :class:`InputError` for a strategy that is none;
+    what a strategy of your own answers is checked. The object keeps what is bound and serves one
     run at a time. Source: Zhao et al., "HiveD", OSDI 2020.
     """
 
@@ -51,7 +53,7 @@ class GuaranteedCells(WholeQueue):
         elif not isinstance(virtual_clusters, VirtualClusters):
             virtual_clusters = VirtualClusters(virtual_clusters)
         self.virtual_clusters = virtual_clusters
-        self.strategy = get_placement(strategy)
+        self.strategy = trusted(get_placement(strategy, "guaranteed cells: strategy"))
         self._jobs: JobTable | None = None
         self._cells: TenantCells | None = None
         self._grants: dict[int, Grant] = {}
@@ -92,7 +94,8 @@ class GuaranteedCells(WholeQueue):
         """Serve each tenant's jobs in order within its cells, then the rest in order as a queue of its own."""
         wants = {row: Want(num_gpus[row], preference[row]) for row in order.tolist()}
         now, may_evict = assignment, True
-        while True:
+        # Every pass after the first one adds a gang to the guaranteed ones.
+        for _ in range(len(wants) + 2):
             first = self._guarantee(wants, (), now, workspace, may_evict=may_evict)
             if not may_evict and not first[1]:
                 return _changes(assignment.grants, now.grants)
@@ -102,6 +105,11 @@ class GuaranteedCells(WholeQueue):
             now = now.change(*rest)
             # There may by now be cells for a job that the queue stopped.
             may_evict = False
+        name = getattr(self.strategy, "__qualname__", type(self.strategy).__qualname__)
+        raise CheckError(
+            f"guaranteed cells: no round of {len(wants)} jobs comes about, for the strategy {name} stops jobs in "
+            "guaranteed cells: it may place and stop only the jobs in the order that it is given"
+        )
 
     def _guarantee(
         self,

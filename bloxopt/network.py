@@ -12,7 +12,7 @@ from bloxopt.errors import ClusterError
 def _check(entry: object, what: str, zero: str = "") -> None:
     for name in entry.__slots__:  # type: ignore[attr-defined]
         value = getattr(entry, name)
-        if value is None or isinstance(value, Mapping):
+        if (value is None and isinstance(entry, RackNetwork)) or name in ("racks", "gpus"):
             continue
         good = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
         if not good or value < 0 or (value == 0 and name != zero):
@@ -86,6 +86,10 @@ class Network:
 
     def __post_init__(self) -> None:
         _check(self, "network")
+        for field_name, kind in (("racks", RackNetwork), ("gpus", GpuLinks)):
+            table = getattr(self, field_name)
+            if not isinstance(table, Mapping) or not all(isinstance(entry, kind) for entry in table.values()):
+                raise ClusterError(f"network: {field_name} is {table!r}, must map names to {kind.__name__} objects")
 
     def links_of(self, gpu_type: str) -> GpuLinks:
         """Links of a GPU type: as given here, else the data sheet's; the case and suffixes (``A100-80GB``) of names do

@@ -227,3 +227,11 @@ def test_links_of_a_node_that_the_cluster_does_not_have_are_refused(node: Any) -
 def test_a_topology_is_of_a_cluster() -> None:
     with pytest.raises(ClusterError, match="cluster is '4xV100', must be a Cluster"):
         Topology.of("4xV100")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("options", [{"racks": 5}, {"racks": {"rack-0": 5}}, {"gpus": {"V100": 5}}, {"gpus": None}])
+def test_a_network_of_other_entries_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ClusterError, match=r"network: .* must map names to"):
+        Network(**options)
+    with pytest.raises(ClusterError, match="nvlink is None"):
+        GpuLinks(nvlink=None)  # type: ignore[arg-type]

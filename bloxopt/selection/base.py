@@ -196,13 +196,20 @@ def greedy_fill(demand: IntArray | FloatArray, capacity: float) -> tuple[list[in
     return taken, capacity
 
 
-def fill_within(
-    keys: Sequence[tuple[int, int, int]], demand: IntArray | FloatArray, capacity: float, limits: RoundLimits
+def fill(
+    row: IntArray,
+    gpu_type: int,
+    num_gpus: IntArray,
+    demand: IntArray | FloatArray,
+    capacity: float,
+    limits: RoundLimits | None,
 ) -> tuple[list[int], float]:
-    """Like :func:`greedy_fill`, of columns given as (row, GPU type, GPUs) that also have to keep ``limits``."""
+    """:func:`greedy_fill` with columns of one GPU type, which keep the round's ``limits`` too, if it has any."""
+    if limits is None:
+        return greedy_fill(demand, capacity)
     taken: list[int] = []
-    for position, (key, size) in enumerate(zip(keys, demand.tolist(), strict=True)):
-        if size <= capacity + 1e-9 and limits.admit(*key):
+    for position, (job, gpus, size) in enumerate(zip(row.tolist(), num_gpus.tolist(), demand.tolist(), strict=True)):
+        if size <= capacity + 1e-9 and limits.admit(job, gpu_type, gpus):
             taken.append(position)
             capacity -= size
             if capacity <= 0:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import repeat
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import FloatArray, IntArray
-from bloxopt.selection.base import Decision, Plan, fill_within, first_of_each, greedy_fill
+from bloxopt.selection.base import Decision, Plan, fill, first_of_each
 
 if TYPE_CHECKING:
     from bloxopt.formulations.policy import Policy
@@ -89,11 +88,7 @@ def _fill_idle(space: AllocationSpace, chosen: IntArray, limits: RoundLimits | N
         columns = ((space.gpu_type == kind) & waiting[space.job]).nonzero()[0]
         columns = columns[first_of_each(space.job[columns])]
         left = capacity - space.gpu_demand[mine].sum().item()
-        if limits is None:
-            taken, _ = greedy_fill(space.gpu_demand[columns], left)
-        else:
-            keys = list(zip(row[columns].tolist(), repeat(kind), space.num_gpus[columns].tolist()))
-            taken, _ = fill_within(keys, space.gpu_demand[columns], left, limits)
+        taken, _ = fill(row[columns], kind, space.num_gpus[columns], space.gpu_demand[columns], left, limits)
         filled.extend(columns[taken].tolist())
         waiting[space.job[columns[taken]]] = False
     return np.array(filled, dtype=np.int64)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from itertools import repeat
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import BoolArray, FloatArray
-from bloxopt.selection.base import Decision, Plan, fill_within, first_of_each, greedy_fill
+from bloxopt.selection.base import Decision, Plan, fill, first_of_each
 
 if TYPE_CHECKING:
     from bloxopt.formulations.policy import Policy
@@ -72,18 +71,16 @@ class Priorities:
         chosen: list[int] = []
         limits = policy.round_limits(space)
 
-        def fill(kind: int, eligible: BoolArray) -> None:
+        def fill_type(kind: int, eligible: BoolArray) -> None:
             if left[kind] <= 0:
                 return
             columns = ranked[((plan.gpu_type == kind) & eligible)[ranked]]
             columns = columns[waiting[plan.row[columns]]]
             # An elastic job has several columns on a type: only its most urgent one competes.
             columns = columns[first_of_each(plan.row[columns])]
-            if limits is None:
-                taken, left[kind] = greedy_fill(plan.gpu_demand[columns], left[kind])
-            else:
-                keys = list(zip(plan.row[columns].tolist(), repeat(kind), plan.num_gpus[columns].tolist()))
-                taken, left[kind] = fill_within(keys, plan.gpu_demand[columns], left[kind], limits)
+            taken, left[kind] = fill(
+                plan.row[columns], kind, plan.num_gpus[columns], plan.gpu_demand[columns], left[kind], limits
+            )
             chosen.extend(columns[taken].tolist())
             waiting[plan.row[columns[taken]]] = False
 
@@ -92,12 +89,12 @@ class Priorities:
         types = self._types(space, policy)
         if self.fill_each_type:
             for kind in types:
-                fill(kind, np.ones_like(planned) if may_fill else planned)
+                fill_type(kind, np.ones_like(planned) if may_fill else planned)
         else:
             for kind in types:
-                fill(kind, planned)
+                fill_type(kind, planned)
             for kind in types if may_fill else ():
-                fill(kind, ~planned)
+                fill_type(kind, ~planned)
         picked = np.array(chosen, dtype=np.int64)
         promised = None if plan.promised is None else plan.promised[picked]
         return Decision(plan.row[picked], plan.gpu_type[picked], plan.num_gpus[picked], promised)

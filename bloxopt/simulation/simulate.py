@@ -32,7 +32,7 @@ from bloxopt.simulation.options import SimulationOptions
 from bloxopt.simulation.recorder import Recorder
 from bloxopt.simulation.result import SimulationResult
 from bloxopt.solvers.base import Solver, SolverOptions
-from bloxopt.solvers.registry import get_solver
+from bloxopt.solvers.registry import check_solver
 from bloxopt.throughput import as_oracle
 
 if TYPE_CHECKING:
@@ -96,10 +96,8 @@ def simulate(
     if solver in (None, "auto"):
         # Who leaves the choice of the solver open gets the preset's.
         solver = chosen.solver if solver == "auto" or policy.solver == "auto" else None
-    if isinstance(solver, str):
-        get_solver(solver)
-    elif solver is not None and not callable(getattr(solver, "solve", None)):
-        raise InputError(f"solver is {solver!r}: it must be a name of `bloxopt solvers` or a Solver")
+    if solver is not None:
+        check_solver(solver)
     if solver_options is None and seed:
         solver_options = SolverOptions(seed=seed)
     oracle = workload.throughput if throughput is None else as_oracle(throughput)

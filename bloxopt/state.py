@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bloxopt.jobs import FloatArray, IntArray, JobTable
 
@@ -48,6 +50,18 @@ class JobLedger:
         self.finish = np.full(count, np.nan)
         self.preemptions = np.zeros(count, dtype=np.int64)
         self.restarts = np.zeros(count, dtype=np.int64)
+
+        self._memories: dict[str, NDArray[Any]] = {}
+
+    def memory(self, name: str, fill: float | bool = 0.0) -> NDArray[Any]:
+        """What a policy or an admission remembers of every job between rounds: one value a row of the table, kept here.
+
+        The array named ``name`` is made of ``fill`` when it is first asked for and is the reader's to change.
+        Policies themselves hold no state, so one policy may serve many simulations and a live cluster at once.
+        """
+        if name not in self._memories:
+            self._memories[name] = np.full(len(self.table), fill)
+        return self._memories[name]
 
     def admit(self, rows: IntArray) -> None:
         """Let jobs in: they wait from now on."""

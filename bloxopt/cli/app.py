@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bloxopt.cli import listings, results, simulation, topology
+from bloxopt.cli import listings, reproduction, results, simulation, topology
 
 app = typer.Typer(
     name="bloxopt",
@@ -39,6 +39,7 @@ def _root(
 
 app.command()(simulation.simulate)
 app.command()(simulation.compare)
+app.command()(reproduction.reproduce)
 app.command()(results.plot)
 app.command()(results.generate)
 app.command()(topology.topology)

@@ -29,7 +29,7 @@ class Policy:
 
     ``constraints`` defaults to Capacity and TimeShare. A policy holds no state: one object may serve many
     simulations and a live cluster at once. ``heterogeneity_aware`` is False for a policy to which all GPU types
-    are the same (it only matters where a preset treats such policies apart). Raises
+    are the same (it only matters where a preset treats such policies apart). ``source`` names the publication. Raises
     :class:`~bloxopt.errors.FormulationError` for blocks that are not what they should be.
     """
 
@@ -39,11 +39,12 @@ class Policy:
     options: SolverOptions = field(default_factory=SolverOptions)
     name: str = "custom"
     description: str = ""
+    source: str = ""
     heterogeneity_aware: bool = True
     _limiting: tuple[Constraint, ...] = field(init=False, repr=False, default=())
 
     def __post_init__(self) -> None:
-        for field_name, text in (("name", self.name), ("description", self.description)):
+        for field_name, text in (("name", self.name), ("description", self.description), ("source", self.source)):
             if not isinstance(text, str) or (field_name == "name" and not text):
                 raise FormulationError(f"policy: {field_name} is {shown(text)}, must be text")
         user = f"policy {self.name!r}"

@@ -46,20 +46,6 @@ ALIASES = {
 }
 """Names under which Gavel knows the policies."""
 
-_SOURCES = {
-    "fifo": "Gavel (OSDI 2020); Blox (EuroSys 2024)",
-    "srtf": "Blox (EuroSys 2024)",
-    "las": "Tiresias (NSDI 2019); Blox (EuroSys 2024)",
-    "isolated": "Gavel (OSDI 2020)",
-    "max_min_fairness": "Gavel (OSDI 2020)",
-    "max_min_fairness_agnostic": "Gavel (OSDI 2020)",
-    "water_filling_max_min_fairness": "Gavel (OSDI 2020)",
-    "min_makespan": "Gavel (OSDI 2020)",
-    "finish_time_fairness": "Themis (NSDI 2020); Gavel (OSDI 2020)",
-    "max_sum_throughput": "bloxopt, after Gavel (OSDI 2020)",
-    "max_sum_throughput_raw": "Gavel (OSDI 2020)",
-}
-
 
 def get_policy(policy: str | Policy, **options: Any) -> Policy:
     """The policy of that name or alias, or the Policy itself; ``options`` go to its factory.
@@ -105,7 +91,7 @@ def policy_table() -> list[PolicyRow]:
                 name=name,
                 objective=policy.description,
                 blocks=", ".join([type(policy.objective).__name__, *map(describe, policy.blocks)]),
-                source=_SOURCES.get(name, ""),
+                source=policy.source,
                 aliases=", ".join(alias for alias, target in ALIASES.items() if target == name),
             )
         )

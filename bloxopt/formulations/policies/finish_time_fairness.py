@@ -13,6 +13,7 @@ def finish_time_fairness(**options: Any) -> Policy:
         objective=MinMax(FinishTimeRatio()),
         **{
             "name": "finish_time_fairness",
+            "source": "Themis (NSDI 2020); Gavel (OSDI 2020)",
             "description": "lower the largest finish time relative to an equal share of the cluster",
             **options,
         },

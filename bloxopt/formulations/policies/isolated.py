@@ -13,6 +13,7 @@ def isolated(**options: Any) -> Policy:
         objective=IsolatedShare(),
         **{
             "name": "isolated",
+            "source": "Gavel (OSDI 2020)",
             "description": "an equal share of every GPU type for every job",
             "heterogeneity_aware": False,
             **options,

@@ -11,5 +11,10 @@ def las(backfill: bool = False, gpu_weighted: bool = False, **options: Any) -> P
     """Jobs that have run least first: seconds run as in Blox, or GPU-seconds (``gpu_weighted``) as in Tiresias."""
     return Policy(
         objective=Priority(AttainedService(gpu_weighted), backfill=backfill),
-        **{"name": "las", "description": "serve jobs in order of attained service", **options},
+        **{
+            "name": "las",
+            "source": "Tiresias (NSDI 2019); Blox (EuroSys 2024)",
+            "description": "serve jobs in order of attained service",
+            **options,
+        },
     )

@@ -14,7 +14,12 @@ def max_min_fairness(**options: Any) -> Policy:
     """``max min_i s_i/(w_i prop_i) Σ_j T_ij x_ij``: Gavel's ``max_min_fairness_perf`` (OSDI 2020, §4.1)."""
     return Policy(
         objective=MaxMin(NormalizedThroughput()),
-        **{"name": "max_min_fairness", "description": "raise the smallest normalised throughput", **options},
+        **{
+            "name": "max_min_fairness",
+            "source": "Gavel (OSDI 2020)",
+            "description": "raise the smallest normalised throughput",
+            **options,
+        },
     )
 
 
@@ -24,6 +29,7 @@ def max_min_fairness_agnostic(**options: Any) -> Policy:
         objective=MaxMin(GpuTime()),
         **{
             "name": "max_min_fairness_agnostic",
+            "source": "Gavel (OSDI 2020)",
             "description": "raise the smallest GPU time per weight",
             "heterogeneity_aware": False,
             **options,

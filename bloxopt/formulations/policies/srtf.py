@@ -11,5 +11,10 @@ def srtf(backfill: bool = False, **options: Any) -> Policy:
     """Jobs with the least left to do first (preemptive); optimal for the mean completion time on one machine."""
     return Policy(
         objective=Priority(ShortestRemaining(), backfill=backfill),
-        **{"name": "srtf", "description": "serve jobs in order of remaining time", **options},
+        **{
+            "name": "srtf",
+            "source": "Blox (EuroSys 2024)",
+            "description": "serve jobs in order of remaining time",
+            **options,
+        },
     )

@@ -13,6 +13,7 @@ def water_filling_max_min_fairness(**options: Any) -> Policy:
         objective=WaterFilling(NormalizedThroughput()),
         **{
             "name": "water_filling_max_min_fairness",
+            "source": "Gavel (OSDI 2020)",
             "description": "leximin of the normalised throughputs",
             **options,
         },

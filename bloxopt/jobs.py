@@ -127,7 +127,8 @@ class JobTable:
 
     ``total_steps`` is always set: where a job came with a duration alone it equals the duration.
     ``duration`` is NaN where unknown and ``deadline`` is +inf where there is none. ``job_type``, ``tenant``
-    and ``needs`` are codes into ``job_types``, ``tenants`` and ``need_kinds``.
+    and ``needs`` are codes into ``job_types``, ``tenants`` and ``need_kinds``. ``phase`` is where each job stands when
+    its rates are asked for (see :mod:`bloxopt.phases`): 0 in a trace.
     """
 
     job_id: NDArray[np.object_]
@@ -146,6 +147,7 @@ class JobTable:
     memory_gib_per_gpu: FloatArray
     gpu_share: FloatArray
     needs: IntArray
+    phase: IntArray
     need_kinds: tuple[PlacementNeeds, ...]
     job_types: tuple[str, ...]
     tenants: tuple[str, ...]
@@ -237,6 +239,7 @@ class JobTable:
             memory_gib_per_gpu=column("memory_gib_per_gpu", 0.0, np.float64),
             gpu_share=column("gpu_share", 1.0, np.float64),
             needs=needs,
+            phase=np.zeros(count, dtype=np.int64),
             need_kinds=need_kinds,
             job_types=job_types,
             tenants=tenants,
@@ -253,6 +256,10 @@ class JobTable:
     def take(self, index: Any) -> JobTable:
         """The jobs at ``index`` (integers or a mask), with the same code tables."""
         return replace(self, **{name: getattr(self, name)[index] for name in _ARRAY_FIELDS})
+
+    def in_phase(self, phase: IntArray) -> JobTable:
+        """The same jobs, each in the given phase of its work."""
+        return replace(self, phase=phase)
 
     @cached_property
     def tenant_names(self) -> NDArray[np.object_]:

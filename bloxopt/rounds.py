@@ -71,6 +71,7 @@ class Scheduler:
         self._rules = Rules.of(cluster, self.backend.ledger.table)
         self._capacity: IntArray = cluster.capacity_of(~cluster.node_drained)
         self._finished = 0
+        self._rates_version = 0
         self._ran_nothing = False
 
     @property
@@ -179,12 +180,12 @@ class Scheduler:
         return allocation
 
     def _credit(self, ran: Ran) -> None:
-        """Book the round just over on the plan; jobs that finished make it stale."""
+        """Book the round just over on the plan; jobs that finished or came to another phase make it stale."""
         if self._plan is not None:
             self._plan.credit(*ran)
-        finished = self.backend.ledger.num_finished
-        self._stale = self._stale or finished != self._finished
-        self._finished = finished
+        finished, version = self.backend.ledger.num_finished, self.backend.catalog.version
+        self._stale = self._stale or finished != self._finished or version != self._rates_version
+        self._finished, self._rates_version = finished, version
 
 
 def _delivered(assignment: Assignment, catalog: ConfigurationCatalog) -> float:

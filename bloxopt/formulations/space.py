@@ -12,9 +12,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from bloxopt.cluster import Cluster, load_cluster
-from bloxopt.errors import InputError, TraceError, UnknownNameError
+from bloxopt.errors import InputError, ThroughputError, TraceError, UnknownNameError
 from bloxopt.formulations.checks import real_numbers
 from bloxopt.jobs import BoolArray, FloatArray, IntArray, Job, JobTable
+from bloxopt.phases import Phases
 from bloxopt.placement.feasibility import check_placeable, largest_gangs, needs_limit
 from bloxopt.placement.slowdown import Slowdown, as_slowdown, fewest_nodes
 from bloxopt.state import JobLedger, JobStatus
@@ -36,6 +37,10 @@ class ConfigurationCatalog:
     configuration that they slow down has two columns: ``spread`` 0, on the fewest nodes, at the full rate, and
     ``spread`` 1, on any nodes, at the rate on one node more. One that they do not slow down has ``spread`` 1 alone.
     Without, ``spread`` is 0 throughout.
+
+    Where rates change as jobs progress (:mod:`bloxopt.phases`), ``phases`` says when, and all rates are those of the
+    ``phase`` that each job is in now, (jobs,): a backend moves jobs on by :meth:`enter_phase`, which counts ``version``
+    up. Without, ``phases`` is None.
     """
 
     def __init__(
@@ -49,8 +54,14 @@ class ConfigurationCatalog:
         self.table = table
         self.cluster = cluster
         self.slowdown = slowdown
+        self.oracle = oracle
+        self.phases = Phases.of(oracle, table)
+        self.phase: IntArray = np.zeros(len(table), dtype=np.int64)
+        self.version = 0
         types = cluster.gpu_types
         self.requested_rate = checked_rates(oracle, table, types, table.num_gpus)
+        if self.phases is not None:
+            self.requested_rate = self.requested_rate.copy()  # changes as jobs progress, the oracle's own must not
         job, counts = _gpu_counts(table)
         self.rigid = np.array_equal(counts, table.num_gpus) and len(job) == len(table)
         rates = self.requested_rate if self.rigid else checked_rates(oracle, table.take(job), types, counts)
@@ -67,6 +78,51 @@ class ConfigurationCatalog:
         self.offsets: IntArray = np.concatenate([[0], np.cumsum(np.bincount(job[row], minlength=len(table)))]).astype(
             np.int64
         )
+
+    def jobs(self, row: IntArray) -> JobTable:
+        """Static columns of jobs ``row``, each in its present phase."""
+        jobs = self.table.take(row)
+        return jobs if self.phases is None else jobs.in_phase(self.phase[row])
+
+    def enter_phase(self, row: IntArray, phase: IntArray) -> None:
+        """Jobs ``row`` (each once) have come to ``phase``: their rates are those of it from now on.
+
+        Raises :class:`~bloxopt.errors.ThroughputError` if a configuration has lost its rate.
+        """
+        self.phase[row] = phase
+        self.version += 1
+        self.__dict__.pop("best_requested_rate", None)
+        types = self.cluster.gpu_types
+        self.requested_rate[row] = checked_rates(self.oracle, self.jobs(row), types, self.table.num_gpus[row])
+        job, column = _columns_of(self.offsets, row)
+        owner, kind, count = row[job], self.gpu_type[column], self.num_gpus[column]
+        rate = checked_rates(self.oracle, self.jobs(owner), types, count)[np.arange(len(owner)), kind]
+        if not rate.all():
+            lost = int(np.argmin(rate))
+            raise ThroughputError(
+                f"job {self.table.job_id[owner[lost]]!r} has no throughput on {count[lost]} x {types[kind[lost]]} in "
+                f"phase {self.phase[owner[lost]]} although it had in phase 0: a job must be able to run on the same "
+                "GPUs in all its phases"
+            )
+        if self.has_twin is not None and self.slowdown is not None:
+            apart = self.has_twin[column] & (self.spread[column] == 1)
+            fewest = self.fewest_nodes(kind[apart], count[apart])
+            rate[apart] *= self._factors(self.slowdown, owner[apart], kind[apart], count[apart], fewest + 1)
+        self.rate[column] = rate
+
+    def mean_requested_rate(self) -> FloatArray:
+        """Steps/s at the GPU count each job asks for, over all of its work, (jobs, types); 0 where it cannot run."""
+        if self.phases is None:
+            return self.requested_rate
+        count, table, types = self.phases.count, self.table, self.cluster.gpu_types
+        job = np.repeat(np.arange(len(table)), count)
+        phase = np.arange(len(job)) - self.phases.offsets[job]
+        end = np.minimum(self.phases.ends(job, phase), table.total_steps[job])
+        begin = np.where(phase > 0, np.minimum(np.roll(end, 1), table.total_steps[job]), 0.0)
+        rate = checked_rates(self.oracle, table.take(job).in_phase(phase), types, table.num_gpus[job])
+        spent = np.divide((end - begin)[:, None], rate, out=np.zeros_like(rate), where=rate > 0)
+        seconds = np.add.reduceat(spent, self.phases.offsets[:-1], axis=0)
+        return np.divide(table.total_steps[:, None], seconds, out=np.zeros_like(seconds), where=seconds > 0)
 
     @cached_property
     def position(self) -> dict[str, int]:
@@ -118,7 +174,7 @@ class ConfigurationCatalog:
         for kind in np.unique(gpu_type[nodes > fewest]):
             mine = ((gpu_type == kind) & (nodes > fewest)).nonzero()[0]
             factors[mine] = slowdown.factors(
-                self.table.take(row[mine]), self.cluster.gpu_types[kind], num_gpus[mine], nodes[mine], fewest[mine]
+                self.jobs(row[mine]), self.cluster.gpu_types[kind], num_gpus[mine], nodes[mine], fewest[mine]
             )
         return factors
 
@@ -156,6 +212,15 @@ class ConfigurationCatalog:
                 f"zero throughput on every GPU type it fits on in {self.cluster.describe()}{more}: add its rates to "
                 "the throughput table or drop it from the trace"
             )
+
+
+def _columns_of(offsets: IntArray, row: IntArray) -> tuple[IntArray, IntArray]:
+    """Position in ``row`` and column of every column of those jobs, job by job."""
+    start = offsets[row]
+    count = offsets[row + 1] - start
+    job = np.repeat(np.arange(len(row)), count)
+    first = np.cumsum(count) - count
+    return job, np.arange(len(job)) - np.repeat(first - start, count)
 
 
 def _gpu_counts(table: JobTable) -> tuple[IntArray, IntArray]:
@@ -288,7 +353,7 @@ class AllocationSpace:
     @cached_property
     def jobs(self) -> JobTable:
         """Static columns of the active jobs."""
-        return self.catalog.table.take(self.index)
+        return self.catalog.jobs(self.index)
 
     @cached_property
     def job_ids(self) -> NDArray[np.object_]:
@@ -330,11 +395,7 @@ class AllocationSpace:
     @cached_property
     def _columns(self) -> tuple[IntArray, IntArray]:
         """Owning active job and catalog position of every column."""
-        start = self.catalog.offsets[self.index]
-        count = self.catalog.offsets[self.index + 1] - start
-        job = np.repeat(np.arange(self.num_jobs), count)
-        first = np.cumsum(count) - count
-        position = np.arange(len(job)) - np.repeat(first - start, count)
+        job, position = _columns_of(self.catalog.offsets, self.index)
         if not np.array_equal(self.capacity, self.cluster.capacity):
             # While nodes are down, a gang larger than what is up cannot run in any round.
             fits = self.catalog.num_gpus[position] <= self.capacity[self.catalog.gpu_type[position]]

@@ -92,15 +92,20 @@ class SimulatedBackend:
                 self._stall[row] = self._cost[row]
         if started:
             rows = np.array(started, dtype=np.int64)
-            if self.catalog.slowdown is None:
-                self._rate[rows] = self.catalog.rate_of(rows, ledger.gpu_type[rows], ledger.gpus[rows])
-            else:
-                nodes = ledger.nodes[rows] = [len(after[row].nodes) for row in started]
-                self._rate[rows] = self.catalog.rate_on_nodes(
-                    rows, ledger.gpu_type[rows], ledger.gpus[rows], np.array(nodes, dtype=np.int64)
-                )
+            if self.catalog.slowdown is not None:
+                ledger.nodes[rows] = [len(after[row].nodes) for row in started]
+            self._set_rates(rows)
         self._assignment = assignment
         self._rows = np.fromiter(after, dtype=np.int64, count=len(after))
+
+    def _set_rates(self, rows: IntArray) -> None:
+        """Note the steps/s of running jobs on what they have now, in the phase they are in."""
+        ledger, catalog = self.ledger, self.catalog
+        kind, gpus = ledger.gpu_type[rows], ledger.gpus[rows]
+        if catalog.slowdown is None:
+            self._rate[rows] = catalog.rate_of(rows, kind, gpus)
+        else:
+            self._rate[rows] = catalog.rate_on_nodes(rows, kind, gpus, ledger.nodes[rows])
 
     def wait(self) -> Ran:
         """Let a round pass: progress, completions, then the node changes that fell into it."""
@@ -118,10 +123,15 @@ class SimulatedBackend:
         rate, remaining = self._rate[rows], ledger.remaining_steps[rows]
         stall = self._stall[rows]
         moving = np.maximum(running - stall, 0.0)
-        possible = rate * moving
-        if self.options.progress == "whole_steps":
-            possible = np.floor(possible)
-        steps = np.minimum(possible, remaining)
+        if self.catalog.phases is not None and self.options.progress == "exact":
+            steps, moved = self._through_phases(rows, moving)
+            rate = self._rate[rows]
+        else:
+            possible = rate * moving
+            if self.options.progress == "whole_steps":
+                possible = np.floor(possible)
+            steps = np.minimum(possible, remaining)
+            moved = steps / rate
         if steps.any():
             self.rounds_without_progress = 0
         after = remaining - steps
@@ -131,7 +141,7 @@ class SimulatedBackend:
         else:
             # What is left of a job may be rounding error: less than a nanosecond of work is none.
             done = after <= rate * 1e-9
-            worked = np.minimum(stall, running) + steps / rate
+            worked = np.minimum(stall, running) + moved
             spent = worked if self.options.progress == "whole_steps" else np.where(done, worked, running)
         ran = Ran(rows, ledger.gpu_type[rows], ledger.gpus[rows], spent)
         ledger.remaining_steps[rows] = after
@@ -139,11 +149,44 @@ class SimulatedBackend:
         held = ran.num_gpus if self._share is None else ran.num_gpus * self._share[rows]
         ledger.attained_service[rows] += spent * held
         self._stall[rows] = np.maximum(stall - running, 0.0)
+        if self.catalog.phases is not None and self.options.progress != "exact":
+            self._enter_phases(rows[~done])
         self.now = begin + (float(spent.max()) if self.options.round_end == "last_job" else length)
         if done.any():
             self._complete(rows[done], begin + spent[done])
         self._process_node_events(self.now)
         return ran
+
+    def _through_phases(self, rows: IntArray, moving: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Steps that jobs make in ``moving`` seconds each, and how many of these they take, through their phases."""
+        phases, catalog = self.catalog.phases, self.catalog
+        assert phases is not None
+        remaining = self.ledger.remaining_steps[rows]
+        done = self.ledger.table.total_steps[rows] - remaining
+        steps, left = np.zeros(len(rows)), moving.astype(np.float64)
+        while True:
+            rate = self._rate[rows]
+            possible = rate * left
+            ahead = np.maximum(phases.ends(rows, catalog.phase[rows]) - done - steps, 0.0)
+            crossing = (possible >= ahead) & (ahead < remaining - steps)
+            stretch = np.minimum(np.where(crossing, ahead, possible), remaining - steps)
+            steps += stretch
+            left = np.maximum(left - stretch / rate, 0.0)
+            if not crossing.any():
+                return steps, moving - left
+            changed = rows[crossing]
+            catalog.enter_phase(changed, catalog.phase[changed] + 1)
+            self._set_rates(changed)
+
+    def _enter_phases(self, rows: IntArray) -> None:
+        """Jobs that have come to another phase in a round run at its rates from the next round on."""
+        catalog = self.catalog
+        assert catalog.phases is not None
+        phase = catalog.phases.phase_at(rows, self.ledger.table.total_steps[rows] - self.ledger.remaining_steps[rows])
+        changed = phase != catalog.phase[rows]
+        if changed.any():
+            catalog.enter_phase(rows[changed], phase[changed])
+            self._set_rates(rows[changed])
 
     def _complete(self, rows: IntArray, times: FloatArray) -> None:
         for row, time in zip(rows.tolist(), times.tolist(), strict=True):

@@ -132,7 +132,7 @@ def _isolated_duration(backend: SimulatedBackend) -> FloatArray:
     competing = (np.interp(end, times, area) - np.interp(table.arrival, times, area)) / life
     share = cluster.capacity[None, :] / (np.maximum(competing, 1.0)[:, None] * table.gpu_demand[:, None])
     share = share / np.maximum(share.sum(axis=1, keepdims=True), 1.0)
-    rate = (share * backend.catalog.requested_rate).sum(axis=1)
+    rate = (share * backend.catalog.mean_requested_rate()).sum(axis=1)
     duration: FloatArray = np.divide(table.total_steps, rate, out=np.full(len(table), np.nan), where=rate > 0)
     return duration
 

@@ -35,6 +35,7 @@ from bloxopt.formulations.order_keys import Arrival, AttainedService, OrderKey, 
 from bloxopt.formulations.policy import Policy
 from bloxopt.formulations.priority import Priority
 from bloxopt.formulations.program import Program
+from bloxopt.formulations.proportional_fairness import ProportionalFairness
 from bloxopt.formulations.session import Outcome, Session
 from bloxopt.formulations.space import AllocationSpace, ConfigurationCatalog
 from bloxopt.formulations.spread import SpreadPenalty
@@ -75,6 +76,7 @@ __all__ = [
     "Policy",
     "Priority",
     "Program",
+    "ProportionalFairness",
     "Reciprocal",
     "RemainingTime",
     "RestartPenalty",

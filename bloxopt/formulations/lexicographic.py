@@ -75,3 +75,6 @@ class Lexicographic(Objective):
 
     def rank(self, space: AllocationSpace) -> IntArray | None:
         return self.stages[0].rank(space)
+
+    def next_change(self, space: AllocationSpace) -> float:
+        return min(stage.next_change(space) for stage in self.stages)

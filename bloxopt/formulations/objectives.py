@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -68,6 +69,10 @@ class Objective(ProgressDependent):
     def rank(self, space: AllocationSpace) -> IntArray | None:
         """Active jobs in the order in which they are served, None for objectives that are not an order."""
         return None
+
+    def next_change(self, space: AllocationSpace) -> float:
+        """Seconds until the answer changes next if what runs now goes on and no job comes or ends; inf if unknown."""
+        return math.inf
 
     def __add__(self, other: Objective | Literal[0]) -> Objective:
         return self if is_nothing(other) else WeightedSum(_parts(self) + _parts(other))

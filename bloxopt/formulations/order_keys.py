@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,10 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bloxopt.errors import FormulationError, guarded
-from bloxopt.formulations.checks import checked_flag, real_numbers
+from bloxopt.formulations.checks import checked_flag, real_numbers, shown
 from bloxopt.formulations.progress import ProgressDependent
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import FloatArray
+
+_OURS = "bloxopt.formulations."
 
 
 class OrderKey(ProgressDependent):
@@ -28,10 +31,18 @@ class OrderKey(ProgressDependent):
             "active job"
         )
 
+    def next_change(self, space: AllocationSpace) -> float:
+        """Seconds until the order changes next if what runs now goes on and no job comes or ends; inf if unknown.
+
+        Asked for where rounds end at the next event (``round_end="next_event"``), after the jobs of ``space`` have
+        started or stopped. A key that changes all the time, or that cannot tell, is asked again when the round ends.
+        """
+        return math.inf
+
 
 def key_of(order: OrderKey, space: AllocationSpace) -> NDArray[Any]:
     """The numbers to sort by, (num_jobs,); raises :class:`FormulationError` naming a key that gives anything else."""
-    if type(order).__module__ == __name__:
+    if type(order).__module__.startswith(_OURS):
         return order.key(space)  # our own keys need no check, and rankings are asked for in every round
     name = type(order).__name__
     with guarded(f"order key {name}: key(space)", FormulationError):
@@ -44,6 +55,19 @@ def key_of(order: OrderKey, space: AllocationSpace) -> NDArray[Any]:
         job = space.job_ids[int(np.flatnonzero(np.isnan(numbers))[0])]
         raise FormulationError(f"order key {name}: the key of job {job!r} is NaN, must be a number")
     return numbers
+
+
+def next_change_of(order: OrderKey, space: AllocationSpace) -> float:
+    """What :meth:`OrderKey.next_change` says; raises :class:`FormulationError` naming a key that gives no number."""
+    name = type(order).__name__
+    with guarded(f"order key {name}: next_change(space)", FormulationError):
+        given: Any = order.next_change(space)
+    number = isinstance(given, (int, float, np.number)) and not isinstance(given, (bool, np.bool_))
+    if not number or math.isnan(given):
+        raise FormulationError(
+            f"order key {name}: next_change(space) gave {shown(given)}, must be a number of seconds, inf if unknown"
+        )
+    return float(given)
 
 
 @dataclass(frozen=True)

@@ -95,6 +95,11 @@ class Policy:
         """Active jobs in the order of a Priority objective, without building a program; None for others."""
         return self.objective.rank(space)
 
+    def next_change(self, space: AllocationSpace) -> float:
+        """Seconds until its answer changes next if what runs now goes on and no job comes or ends; inf if unknown."""
+        with guarded(f"objective {describe_objective(self.objective)}: next_change(space)", FormulationError):
+            return self.objective.next_change(space)
+
     def allocate(
         self,
         space: AllocationSpace,

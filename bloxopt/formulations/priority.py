@@ -18,7 +18,7 @@ from bloxopt.formulations.affine import Affine
 from bloxopt.formulations.checks import checked_flag, shown
 from bloxopt.formulations.expressions import per_job
 from bloxopt.formulations.objectives import Objective
-from bloxopt.formulations.order_keys import OrderKey, key_of
+from bloxopt.formulations.order_keys import OrderKey, key_of, next_change_of
 from bloxopt.formulations.packing import Packing
 from bloxopt.formulations.program import Program
 from bloxopt.formulations.session import Outcome, Session
@@ -76,6 +76,9 @@ class Priority(Objective):
         if len(keys) == 1:
             return np.argsort(key_of(keys[0], space), kind="stable")
         return np.lexsort([key_of(key, space) for key in reversed(keys)])
+
+    def next_change(self, space: AllocationSpace) -> float:
+        return min(next_change_of(key, space) for key in self._keys)
 
     def utility(self, space: AllocationSpace, x: FloatArray) -> float:
         return float(np.round(x).sum())

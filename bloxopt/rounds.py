@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from bloxopt.admission import AcceptAll, Admission
+from bloxopt.admission.base import AcceptAll, Admission, checked_decision
 from bloxopt.formulations.allocation import Allocation
 from bloxopt.formulations.policy import Policy
 from bloxopt.formulations.space import AllocationSpace, ConfigurationCatalog
@@ -18,6 +19,10 @@ from bloxopt.runtime.assignment import Assignment
 from bloxopt.runtime.backend import Backend, ClusterState, Ran
 from bloxopt.selection.base import Plan, RoundSelector
 from bloxopt.solvers.base import Solver, SolverOptions
+
+
+_SHORTEST_ROUND = 1e-3
+"""Seconds that lie at least between two changes of a policy's order: rounding errors must not give endless rounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,8 @@ class Scheduler:
 
     A gang that is selected but finds no place, or not the one its plan promises, is cut out of the round, and
     the round is selected again, at most ``placement_retries`` times; the try that delivers most counts.
+
+    ``event_driven``: the backend is told when the policy's order changes, for rounds that end at events.
     """
 
     backend: Backend
@@ -61,6 +68,7 @@ class Scheduler:
     solver_options: SolverOptions | None = None
     solve_interval: float = 0.0
     placement_retries: int = 3
+    event_driven: bool = False
 
     def __post_init__(self) -> None:
         self._plan: Plan | None = None
@@ -82,21 +90,13 @@ class Scheduler:
     def run_round(self) -> Round:
         """One pass of the loop; afterwards the backend has let the round go by."""
         state = self.backend.observe()
-        admitted = self._admit(state)
-        ledger, catalog = self.backend.ledger, self.backend.catalog
         if state.nodes_changed:
-            self._capacity = catalog.cluster.capacity_of(state.node_up & ~catalog.cluster.node_drained)
+            cluster = self.backend.catalog.cluster
+            self._capacity = cluster.capacity_of(state.node_up & ~cluster.node_drained)
             self._stale = True
-        active = ledger.active
-        space = AllocationSpace(
-            catalog,
-            ledger,
-            active,
-            capacity=self._capacity,
-            now=state.now,
-            round_seconds=self.backend.round_seconds,
-            node_up=state.node_up,
-        )
+        admitted = self._admit(state)
+        space = self._space(state)
+        active = space.index
         allocation = self._replan(space) if self.selector.needs_plan and len(active) else None
         assignment, started, stopped, retries = state.assignment, 0, 0, 0
         if len(active):
@@ -118,7 +118,7 @@ class Scheduler:
             allocation,
             retries,
         )
-        self._credit(self.backend.wait())
+        self._credit(self.backend.wait(self._order_changes(space) if self.event_driven else math.inf))
         self._ran_nothing = not len(assignment)
         return record
 
@@ -146,12 +146,37 @@ class Scheduler:
             space = space.without(np.asarray(unmet))
             tries += 1
 
+    def _space(self, state: ClusterState) -> AllocationSpace:
+        """The active jobs and the GPUs that are up."""
+        return AllocationSpace(
+            self.backend.catalog,
+            self.backend.ledger,
+            self.backend.ledger.active,
+            capacity=self._capacity,
+            now=state.now,
+            round_seconds=self.backend.round_seconds,
+            node_up=state.node_up,
+        )
+
+    def _order_changes(self, before: AllocationSpace) -> float:
+        """When the policy's order changes next (s) if what has just been applied goes on."""
+        now = AllocationSpace(
+            before.catalog,
+            before.ledger,
+            before.index,
+            capacity=before.capacity,
+            now=before.now,
+            round_seconds=before.round_seconds,
+            node_up=before.node_up,
+        )
+        return before.now + max(self.policy.next_change(now), _SHORTEST_ROUND)
+
     def _admit(self, state: ClusterState) -> int:
         asked = np.concatenate([self._pending, state.submitted]) if len(self._pending) else state.submitted
         if not len(asked):
             return 0
         ledger = self.backend.ledger
-        admit, reject = self.admission.decide(asked, ledger, self.backend.catalog, state.now)
+        admit, reject = checked_decision(self.admission, asked, self._space(state))
         ledger.admit(admit)
         ledger.reject(reject)
         decided = len(admit) + len(reject)

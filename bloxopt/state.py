@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import Any
 
@@ -51,7 +52,25 @@ class JobLedger:
         self.preemptions = np.zeros(count, dtype=np.int64)
         self.restarts = np.zeros(count, dtype=np.int64)
 
+        self.refusals: dict[int, str] = {}
+        """Why jobs, by row, wait for admission or were turned away."""
+        self.notes: dict[str, float] = {}
+        """Numbers that a policy or an admission remembers between rounds, by name."""
         self._memories: dict[str, NDArray[Any]] = {}
+
+    def take(self, rows: IntArray, table: JobTable | None = None) -> JobLedger:
+        """A ledger of the jobs ``rows`` alone, all of them active, that changes apart from this one.
+
+        ``table`` is their part of the table where that is at hand already.
+        """
+        part = JobLedger(self.table.take(rows) if table is None else table)
+        for name, column in vars(self).items():
+            if isinstance(column, np.ndarray) and name != "active":
+                setattr(part, name, column[rows])
+        part.active = np.arange(len(rows))
+        part.notes = dict(self.notes)
+        part._memories = {name: column[rows] for name, column in self._memories.items()}
+        return part
 
     def memory(self, name: str, fill: float | bool = 0.0) -> NDArray[Any]:
         """What a policy or an admission remembers of every job between rounds: one value a row of the table, kept here.
@@ -67,10 +86,17 @@ class JobLedger:
         """Let jobs in: they wait from now on."""
         self.status[rows] = JobStatus.WAITING
         self.active = np.concatenate([self.active, rows])
+        if self.refusals:
+            for row in rows.tolist():
+                self.refusals.pop(row, None)
 
     def reject(self, rows: IntArray) -> None:
         """Turn jobs away for good."""
         self.status[rows] = JobStatus.REJECTED
+
+    def explain(self, rows: IntArray | Iterable[int], reason: str) -> None:
+        """Note why jobs are not admitted: a part of a sentence such as ``"its tenant has 4 jobs already"``."""
+        self.refusals.update(dict.fromkeys(map(int, rows), reason))
 
     def complete(self, rows: IntArray, times: FloatArray) -> None:
         """Record jobs as finished at ``times`` (seconds)."""

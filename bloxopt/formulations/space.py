@@ -338,6 +338,18 @@ class AllocationSpace:
             node_up=self._node_up,
         )
 
+    def including(self, rows: IntArray) -> AllocationSpace:
+        """The same space and jobs ``rows`` of the table beside its own, after them."""
+        return AllocationSpace(
+            self.catalog,
+            self.ledger,
+            np.concatenate([self.index, rows]),
+            capacity=self.capacity,
+            now=self.now,
+            round_seconds=self.round_seconds,
+            node_up=self._node_up,
+        )
+
     @property
     def num_jobs(self) -> int:
         return len(self.index)

@@ -22,11 +22,17 @@ class SimulatedBackend:
     ``spells`` collects (job row, node, GPUs, gpu_type, start, end) of everything that ran.
     """
 
-    def __init__(self, catalog: ConfigurationCatalog, options: SimulationOptions, events: NodeEvents) -> None:
+    def __init__(
+        self,
+        catalog: ConfigurationCatalog,
+        options: SimulationOptions,
+        events: NodeEvents,
+        ledger: JobLedger | None = None,
+    ) -> None:
         table = catalog.table
         self.catalog = catalog
         self.options = options
-        self.ledger = JobLedger(table)
+        self.ledger = JobLedger(table) if ledger is None else ledger
         self.round_seconds = options.round_seconds
         self.now = 0.0
         self.spells: list[tuple[int, int, int, int, float, float]] = []
@@ -49,14 +55,39 @@ class SimulatedBackend:
 
     @property
     def finished(self) -> bool:
-        """True when every job has arrived and none is active."""
-        return self._submitted == len(self._arrival) and len(self.ledger.active) == 0
+        """True when every job has arrived and none is active or waits for admission."""
+        return self._submitted == len(self._arrival) and not len(self.ledger.active) and not self.waiting_for_admission
+
+    @property
+    def waiting_for_admission(self) -> int:
+        """Jobs that have been submitted and are neither admitted nor turned away."""
+        return int((self.ledger.status[: self._submitted] == JobStatus.NOT_ADMITTED).sum())
 
     @property
     def next_change(self) -> float:
         """Time of the next arrival or repair: when a cluster on which nothing runs can change; inf if never."""
-        arrival = self._arrival[self._submitted] if self._submitted < len(self._arrival) else math.inf
-        return min(float(arrival), self._events.next_repair)
+        return min(self._next_arrival, self._events.next_repair)
+
+    @property
+    def _next_arrival(self) -> float:
+        return float(self._arrival[self._submitted]) if self._submitted < len(self._arrival) else math.inf
+
+    def resume(self, now: float, assignment: Assignment, node_up: BoolArray) -> None:
+        """Go on from a moment at which all jobs were admitted and those of ``assignment`` ran, without a restart."""
+        self.now = now
+        self._submitted = len(self._arrival)
+        self._node_up, self._nodes_changed = node_up, True
+        self._assignment = assignment
+        ledger = self.ledger
+        ledger.status[:] = JobStatus.WAITING
+        ledger.gpu_type[:], ledger.gpus[:] = -1, 0
+        rows = self._rows = np.fromiter(assignment.grants, dtype=np.int64, count=len(assignment))
+        ledger.status[rows] = JobStatus.RUNNING
+        for row, grant in assignment.grants.items():
+            ledger.gpu_type[row], ledger.gpus[row], ledger.nodes[row] = grant.gpu_type, grant.num_gpus, len(grant.nodes)
+            self._since[row] = now
+        if len(rows):
+            self._set_rates(rows)
 
     def observe(self) -> ClusterState:
         due = int(np.searchsorted(self._arrival, self.now, side="right"))
@@ -107,18 +138,22 @@ class SimulatedBackend:
         else:
             self._rate[rows] = catalog.rate_on_nodes(rows, kind, gpus, ledger.nodes[rows])
 
-    def wait(self) -> Ran:
+    def wait(self, order_changes: float = math.inf) -> Ran:
         """Let a round pass: progress, completions, then the node changes that fell into it."""
         rows = self._rows
-        self.rounds_without_progress = self.rounds_without_progress + 1 if len(self.ledger.active) else 0
+        open_jobs = len(self.ledger.active) or self.waiting_for_admission
+        self.rounds_without_progress = self.rounds_without_progress + 1 if open_jobs else 0
         if not len(rows):
-            self._skip_idle_time()
+            self._skip_idle_time(order_changes)
             return Ran(rows, rows, rows, np.zeros(0))
         begin = self.now
         length = self.round_seconds
+        end = begin + length
+        if self.options.round_end == "next_event":
+            length, end = self._until_next_event(order_changes)
         running: FloatArray | float = length
-        if self._events.next_time <= begin + length:
-            running = self._seconds_until_failure(begin + length)
+        if self._events.next_time <= end:
+            running = self._seconds_until_failure(end)
         ledger = self.ledger
         rate, remaining = self._rate[rows], ledger.remaining_steps[rows]
         stall = self._stall[rows]
@@ -151,7 +186,7 @@ class SimulatedBackend:
         self._stall[rows] = np.maximum(stall - running, 0.0)
         if self.catalog.phases is not None and self.options.progress != "exact":
             self._enter_phases(rows[~done])
-        self.now = begin + (float(spent.max()) if self.options.round_end == "last_job" else length)
+        self.now = begin + float(spent.max()) if self.options.round_end == "last_job" else end
         if done.any():
             self._complete(rows[done], begin + spent[done])
         self._process_node_events(self.now)
@@ -210,14 +245,35 @@ class SimulatedBackend:
         for node, count in zip(grant.nodes, grant.counts, strict=True):
             self.spells.append((row, node, count, grant.gpu_type, begin, end))
 
-    def _skip_idle_time(self) -> None:
+    def _until_next_event(self, order_changes: float) -> tuple[float, float]:
+        """Length of the round that starts now and its end: the next arrival, completion, node or order change.
+
+        At most ``round_seconds``. Lengths are exact where a job ends, times where something else does.
+        """
+        rows, ahead = self._rows, self.ledger.remaining_steps[self._rows]
+        phases = self.catalog.phases
+        if phases is not None:
+            # Rates change where a phase ends; one that is as good as over must not give a round of no length.
+            done = self.ledger.table.total_steps[rows] - ahead
+            ends = phases.ends(rows, self.catalog.phase[rows]) - done
+            ahead = np.minimum(ahead, ends + 1e-9 * self._rate[rows])
+        first = float((self._stall[rows] + ahead / self._rate[rows]).min())
+        event = min(self._next_arrival, self._events.next_time, order_changes, self.now + self.round_seconds)
+        return (first, self.now + first) if self.now + first <= event else (event - self.now, event)
+
+    def _skip_idle_time(self, order_changes: float) -> None:
         """Move on to the next round start at which something can have changed."""
         change = self.next_change
         if self.options.round_end == "last_job":
             # A round without jobs takes no time, as in Gavel's simulator.
             self.now = max(self.now, change) if math.isfinite(change) else self.now
+        elif self.options.round_end == "next_event":
+            event = min(change, order_changes)
+            self.now = event if math.isfinite(event) else self.now + self.round_seconds
         else:
             rounds = math.ceil((change - self.now) / self.round_seconds) if math.isfinite(change) else 1
+            if self.waiting_for_admission:
+                rounds = 1  # an admission may look at the time
             self.now += max(1, rounds) * self.round_seconds
         self._process_node_events(self.now)
 

@@ -31,7 +31,7 @@ class Allocation:
     possible, None if the solver proves none. ``ranking`` is the order of the active jobs under a Priority
     objective, else None. ``levels`` has each counted job's value under WaterFilling (and its throughput under
     MinMax of a reciprocal), else None. ``solve_seconds`` counts the solver alone over ``num_solves``
-    programs, ``build_seconds`` everything else.
+    programs, ``build_seconds`` everything else. ``work_conserving``: whether GPUs without a claim may go to any job.
     """
 
     space: AllocationSpace
@@ -49,6 +49,7 @@ class Allocation:
     message: str = ""
     program: Program | None = None
     prices: FloatArray | None = None
+    work_conserving: bool = True
 
     @property
     def gap(self) -> float | None:

@@ -149,6 +149,7 @@ class Policy:
             message=outcome.message,
             program=outcome.program,
             prices=outcome.prices,
+            work_conserving=self.work_conserving,
         )
         allocation.check()
         object.__setattr__(allocation, "build_seconds", time.perf_counter() - started - session.solve_seconds)

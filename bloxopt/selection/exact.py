@@ -42,7 +42,7 @@ class ExactSelection:
         owed = _owed(space, plan)
         limits = policy.round_limits(space)
         chosen = self._repay(space, owed, limits)
-        if policy.work_conserving:
+        if plan.allocation.work_conserving:
             chosen = np.concatenate([chosen, _fill_idle(space, chosen, limits)])
         row, kind, gpus = space.index[space.job[chosen]], space.gpu_type[chosen], space.num_gpus[chosen]
         if plan.promised is None:

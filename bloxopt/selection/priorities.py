@@ -85,7 +85,7 @@ class Priorities:
             waiting[plan.row[columns[taken]]] = False
 
         planned = plan.share > 0
-        may_fill = policy.work_conserving
+        may_fill = plan.allocation.work_conserving
         types = self._types(space, policy)
         if self.fill_each_type:
             for kind in types:

@@ -27,6 +27,7 @@ POLICIES = Registry(
         "min_makespan": f"{_HERE}.min_makespan:min_makespan",
         "finish_time_fairness": f"{_HERE}.finish_time_fairness:finish_time_fairness",
         "max_sum_throughput": f"{_HERE}.max_sum_throughput:max_sum_throughput",
+        "automatic": f"{_HERE}.automatic:automatic",
         "max_sum_throughput_raw": f"{_HERE}.max_sum_throughput:max_sum_throughput_raw",
     },
 )

@@ -20,7 +20,6 @@ from bloxopt.runtime.backend import Backend, ClusterState, Ran
 from bloxopt.selection.base import Plan, RoundSelector
 from bloxopt.solvers.base import Solver, SolverOptions
 
-
 _SHORTEST_ROUND = 1e-3
 """Seconds that lie at least between two changes of a policy's order: rounding errors must not give endless rounds."""
 
@@ -118,7 +117,7 @@ class Scheduler:
             allocation,
             retries,
         )
-        self._credit(self.backend.wait(self._order_changes(space) if self.event_driven else math.inf))
+        self._credit(self.backend.wait(self._order_changes(state) if self.event_driven else math.inf))
         self._ran_nothing = not len(assignment)
         return record
 
@@ -158,18 +157,9 @@ class Scheduler:
             node_up=state.node_up,
         )
 
-    def _order_changes(self, before: AllocationSpace) -> float:
+    def _order_changes(self, state: ClusterState) -> float:
         """When the policy's order changes next (s) if what has just been applied goes on."""
-        now = AllocationSpace(
-            before.catalog,
-            before.ledger,
-            before.index,
-            capacity=before.capacity,
-            now=before.now,
-            round_seconds=before.round_seconds,
-            node_up=before.node_up,
-        )
-        return before.now + max(self.policy.next_change(now), _SHORTEST_ROUND)
+        return state.now + max(self.policy.next_change(self._space(state)), _SHORTEST_ROUND)
 
     def _admit(self, state: ClusterState) -> int:
         asked = np.concatenate([self._pending, state.submitted]) if len(self._pending) else state.submitted

@@ -204,7 +204,7 @@ class SimulationSection(Section):
     max_rounds: Count | None = None
     round_seconds: Positive | None = None
     progress: Literal["exact", "whole_steps", "whole_rounds"] | None = None
-    round_end: Literal["fixed", "last_job"] | None = None
+    round_end: Literal["fixed", "last_job", "next_event"] | None = None
     solve_interval: NonNegative | None = None
     selector: SelectorName | None = None
     selector_options: dict[str, Any] | None = None

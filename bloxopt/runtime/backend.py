@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -54,6 +55,10 @@ class Backend(Protocol):
         """Make ``assignment`` what runs: stop, move and start jobs."""
         ...
 
-    def wait(self) -> Ran:
-        """Let one round pass, bring the ledger up to date and tell what ran."""
+    def wait(self, order_changes: float = math.inf) -> Ran:
+        """Let one round pass, bring the ledger up to date and tell what ran.
+
+        At the time ``order_changes`` (s) the policy would decide anew although no job came or ended; a backend that
+        ends its rounds at events ends this one there.
+        """
         ...

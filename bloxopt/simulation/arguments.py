@@ -111,10 +111,13 @@ def check_it_can_end(
     catalog: ConfigurationCatalog, options: SimulationOptions, failures: Any, max_rounds: int | None
 ) -> None:
     """Raise for rounds so short, or failures so frequent, that the simulation would not end in useful time."""
+    length = options.round_seconds
     if isinstance(failures, RandomFailures):
         cycle = failures.mean_seconds_between_failures + failures.mean_seconds_to_repair
-        events = 2 * len(catalog.cluster.nodes) * options.round_seconds / cycle
-        if events > _MOST_EVENTS_PER_ROUND:
+        events = 2 * len(catalog.cluster.nodes) * length / cycle
+        if options.round_end == "next_event":
+            length = min(length, length / events)  # each of them ends a round
+        elif events > _MOST_EVENTS_PER_ROUND:
             raise InputError(
                 f"failures: about {events:.3g} failures and repairs would fall into each round of "
                 f"{options.round_seconds:g} s: use longer times between failures and to repair"
@@ -122,13 +125,13 @@ def check_it_can_end(
     if max_rounds is not None:
         return
     fastest = np.maximum.reduceat(catalog.rate, catalog.offsets[:-1])
-    rounds = catalog.table.total_steps / fastest / options.round_seconds
+    rounds = catalog.table.total_steps / fastest / length
     longest = int(rounds.argmax())
     if rounds[longest] > _MOST_ROUNDS:
         raise InputError(
-            f"job {catalog.table.job_id[longest]!r} needs {rounds[longest]:.3g} rounds of {options.round_seconds:g} s "
-            f"even at its fastest, more than {_MOST_ROUNDS:,}: use longer rounds (round_seconds), a shorter job, or "
-            "max_rounds"
+            f"job {catalog.table.job_id[longest]!r} needs {rounds[longest]:.3g} rounds of {length:.3g} s "
+            f"even at its fastest, more than {_MOST_ROUNDS:,}: use longer rounds (round_seconds), a shorter job, fewer "
+            "failures, or max_rounds"
         )
 
 

@@ -10,7 +10,7 @@ from bloxopt.errors import ConfigError, UnknownNameError
 from bloxopt.registry import Registry
 
 Progress = Literal["exact", "whole_steps", "whole_rounds"]
-RoundEnd = Literal["fixed", "last_job"]
+RoundEnd = Literal["fixed", "last_job", "next_event"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,9 @@ class SimulationOptions:
       (a round runs floor(rate × round) steps and a job stops when they are done: Gavel) or
       ``whole_rounds`` (a job holds its GPUs to the end of the round in which its work is done, and that
       end is its finish time: Blox).
-    - ``round_end``: ``fixed``, or ``last_job``: a round ends when its last job stops (Gavel).
+    - ``round_end``: ``fixed``; ``last_job``: a round ends when its last job stops (Gavel); or ``next_event``: it ends
+      when a job arrives or completes, a node fails or comes back, or the policy's order changes (a queue limit of
+      Tiresias), and after ``round_seconds`` at the latest. Needs ``progress`` ``exact``.
     - ``solve_interval``: seconds that pass at least between two plans, whatever changes (Gavel 1920).
     - ``selector`` and ``selector_options``: how a plan becomes a round (see ``bloxopt.selection``).
     - ``placement``: how a gang gets its nodes (see ``bloxopt.placement``).
@@ -68,8 +70,10 @@ class SimulationOptions:
             fail("placement_retries", "a whole number >= 0")
         if self.progress not in ("exact", "whole_steps", "whole_rounds"):
             fail("progress", "exact, whole_steps or whole_rounds")
-        if self.round_end not in ("fixed", "last_job"):
-            fail("round_end", "fixed or last_job")
+        if self.round_end not in ("fixed", "last_job", "next_event"):
+            fail("round_end", "fixed, last_job or next_event")
+        if self.round_end == "next_event" and self.progress != "exact":
+            fail("progress", "exact with round_end='next_event': rounds end in the middle of a step")
 
     def with_(self, **changes: Any) -> SimulationOptions:
         """A copy with other values; raises :class:`UnknownNameError` for an option that does not exist."""
@@ -117,7 +121,16 @@ BLOX = SimulationOptions(
 )
 """Blox' simulator (EuroSys 2024): 300 s rounds, finishes at round ends, eviction from the end of the ranking."""
 
-PRESETS = Registry("preset", {"default": DEFAULT, "gavel": GAVEL, "blox": BLOX})
+TIRESIAS = SimulationOptions(
+    round_seconds=1e9,
+    round_end="next_event",
+    placement="first_fit",
+    placement_retries=0,
+    restart_cost=0.0,
+)
+"""Tiresias' simulator (NSDI 2019), its ``count`` scheme: decides at every event and only then; preemption is free."""
+
+PRESETS = Registry("preset", {"default": DEFAULT, "gavel": GAVEL, "blox": BLOX, "tiresias": TIRESIAS})
 
 
 def preset_table() -> list[dict[str, Any]]:

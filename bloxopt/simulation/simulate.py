@@ -119,6 +119,7 @@ def simulate(
         solver_options=solver_options,
         solve_interval=chosen.solve_interval,
         placement_retries=chosen.placement_retries,
+        event_driven=chosen.round_end == "next_event",
         **({} if admission is None else {"admission": admission}),
     )
     recorder = Recorder()

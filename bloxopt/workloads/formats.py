@@ -21,7 +21,8 @@ class Format:
 
     ``columns`` are the columns it needs, by name in a header or, where ``header`` is false, all of
     its columns in order; ``numeric`` are those of a headerless format that hold numbers. A format
-    with ``magic`` is recognised by its first bytes instead.
+    with ``magic`` is recognised by its first bytes instead. One that is not ``detected`` is another reading of files
+    that are recognised as something else: it has to be named.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Format:
     header: bool = True
     numeric: tuple[str, ...] = ()
     magic: bytes = b""
+    detected: bool = True
 
     def matches(self, file: TraceFile) -> bool:
         """Whether the file looks like this format, judged by its first bytes or line."""
@@ -63,19 +65,23 @@ class Format:
 FORMATS = Registry(
     "trace format",
     {
-        name: f"bloxopt.workloads.readers.{name.replace('-', '_')}:FORMAT"
-        for name in (
-            "parquet",
-            "csv",
-            "gavel",
-            "shockwave",
-            "philly",
-            "elasticflow",
-            "tiresias",
-            "pollux",
-            "blox",
-            "synergy",
-        )
+        **{
+            name: f"bloxopt.workloads.readers.{name.replace('-', '_')}:FORMAT"
+            for name in (
+                "parquet",
+                "csv",
+                "gavel",
+                "shockwave",
+                "philly",
+                "elasticflow",
+                "tiresias",
+                "pollux",
+                "blox",
+                "synergy",
+            )
+        },
+        "pollux-epochs": "bloxopt.workloads.readers.pollux:EPOCHS",
+        "pollux-elastic": "bloxopt.workloads.readers.pollux:ELASTIC",
     },
 )
 """Every format by name; add one with a file in ``readers/`` and a name here, or ``FORMATS.register``."""
@@ -83,7 +89,7 @@ FORMATS = Registry(
 
 def detect_format(file: TraceFile) -> Format:
     """The format of a file, by its content; raises naming what was tried when none fits."""
-    known: list[Format] = [FORMATS.get(name) for name in FORMATS]
+    known: list[Format] = [entry for entry in map(FORMATS.get, FORMATS) if entry.detected]
     binary = [candidate for candidate in known if candidate.magic]
     textual = [candidate for candidate in known if not candidate.magic]
     for candidate in [*binary, *textual]:

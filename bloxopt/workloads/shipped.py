@@ -71,17 +71,24 @@ def _gavel(name: str, jobs: int, path: str, description: str) -> ShippedTrace:
     )
 
 
-def _pollux(number: int, description: str) -> ShippedTrace:
+_POLLUX_NOTES = {
+    "pollux": "rigid gangs at the requested batch size; throughputs measured on T4 GPUs, packed four to a node",
+    "pollux-epochs": "rigid gangs at the requested batch size, epoch by epoch; rates measured on T4 GPUs, by placement",
+    "pollux-elastic": "any number of GPUs at the requested batch size, epoch by epoch; rates on T4 GPUs, by placement",
+}
+
+
+def _pollux(number: int, description: str, format: str = "pollux") -> ShippedTrace:
     return ShippedTrace(
-        name=f"pollux-{number}",
+        name=f"pollux-{number}{format.removeprefix('pollux')}",
         description=description,
         jobs=160,
         cluster="16x4xT4",
         path=f"pollux/workloads/workload-{number}.csv",
-        format="pollux",
+        format=format,
         source="Pollux (Qiao et al., OSDI 2021), github.com/petuum/adaptdl, branch osdi21-artifact",
         licence="Apache-2.0",
-        notes=("rigid gangs at the requested batch size; throughputs measured on T4 GPUs, packed four to a node",),
+        notes=(_POLLUX_NOTES[format],),
     )
 
 
@@ -145,6 +152,8 @@ _SHIPPED = (
     ),
     _pollux(1, "160 jobs over 8 hours, workload 1 of 8"),
     _pollux(6, "160 jobs over 8 hours, workload 6 of 8 (the one of the published tables)"),
+    _pollux(6, "workload 6 as in Pollux' own simulator: rates by placement and epoch", "pollux-epochs"),
+    _pollux(6, "workload 6 as for its Optimus: the same with elastic gangs", "pollux-elastic"),
     ShippedTrace(
         name="synergy-100",
         description="100 single-GPU jobs within 0.1 s, with CPU and memory needs",

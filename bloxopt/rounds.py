@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,12 +13,15 @@ from bloxopt.admission.base import AcceptAll, Admission, checked_decision
 from bloxopt.formulations.allocation import Allocation
 from bloxopt.formulations.policy import Policy
 from bloxopt.formulations.space import AllocationSpace, ConfigurationCatalog
+from bloxopt.hosts import Hosts
 from bloxopt.jobs import BoolArray, FloatArray, IntArray
+from bloxopt.pairing import ALONE
 from bloxopt.placement.rules import Rules
 from bloxopt.placement.strategy import Strategy
 from bloxopt.placement.workspace import Workspace
 from bloxopt.runtime.assignment import Assignment
 from bloxopt.runtime.backend import Backend, ClusterState, Ran
+from bloxopt.runtime.resources import WHOLE_GPU
 from bloxopt.selection.base import Plan, RoundSelector
 from bloxopt.solvers.base import Solver, SolverOptions
 
@@ -55,6 +60,11 @@ class Scheduler:
     A gang that is selected but finds no place, or not the one its plan promises, is cut out of the round, and
     the round is selected again, at most ``placement_retries`` times; the try that delivers most counts.
 
+    ``inspect`` is shown every allocation as soon as it is made, with :meth:`allocate`, to judge it.
+
+    ``hosts`` divides CPUs and memory between the jobs of a round once they have their GPUs; None where jobs simply have
+    what they need.
+
     ``event_driven``: the backend is told when the policy's order changes, for rounds that end at events.
     """
 
@@ -68,6 +78,8 @@ class Scheduler:
     solve_interval: float = 0.0
     placement_retries: int = 3
     event_driven: bool = False
+    hosts: Hosts | None = None
+    inspect: Callable[[Allocation, Callable[[AllocationSpace], Allocation]], None] | None = None
 
     def __post_init__(self) -> None:
         self._plan: Plan | None = None
@@ -102,7 +114,11 @@ class Scheduler:
             assignment, started, stopped, retries = self._select_and_place(state, space)
             limits = self.policy.round_limits(space)
             if limits is not None:
-                limits.check((row, grant.gpu_type, grant.num_gpus) for row, grant in assignment.grants.items())
+                limits.check(_running(assignment, catalog))
+            if self.hosts is not None and len(assignment):
+                ranking = self.policy.rank(space)
+                order = space.index if ranking is None else space.index[ranking]
+                assignment = self.hosts.allocate(assignment, order.tolist(), space.node_up)
         self.backend.apply(assignment)
         used = assignment.free.gpus_used
         record = Round(
@@ -120,6 +136,10 @@ class Scheduler:
         self._credit(self.backend.wait(self._order_changes(state) if self.event_driven else math.inf))
         self._ran_nothing = not len(assignment)
         return record
+
+    def allocate(self, space: AllocationSpace) -> Allocation:
+        """What the policy allocates in ``space``, with the solver and options of this scheduler."""
+        return self.policy.allocate(space, solver=self.solver, options=self.solver_options)
 
     def _select_and_place(self, state: ClusterState, space: AllocationSpace) -> tuple[Assignment, int, int, int]:
         """The assignment of this round, how many jobs start and stop, and how often it was selected again."""
@@ -184,7 +204,9 @@ class Scheduler:
             if waits and previous.made_at > 0 and not self._ran_nothing:
                 return None
         self._isolated.account(space)
-        allocation = self.policy.allocate(space, solver=self.solver, options=self.solver_options)
+        allocation = self.allocate(space)
+        if self.inspect is not None:
+            self.inspect(allocation, self.allocate)
         plan = Plan(allocation, space.now)
         if previous is not None and not self._stale and plan.shares_time:
             plan.carry_on(previous)
@@ -210,8 +232,16 @@ def _delivered(assignment: Assignment, catalog: ConfigurationCatalog) -> float:
     kind = np.array([grant.gpu_type for grant in grants], dtype=np.int64)
     gpus = np.array([grant.num_gpus for grant in grants], dtype=np.int64)
     nodes = np.array([len(grant.nodes) for grant in grants], dtype=np.int64)
-    share = catalog.table.gpu_share[row]
+    share = np.array([grant.milli for grant in grants], dtype=np.int64) / WHOLE_GPU
     return float((gpus * share) @ catalog.placement_factors(row, kind, gpus, nodes))
+
+
+def _running(assignment: Assignment, catalog: ConfigurationCatalog) -> Iterator[tuple[int, int, int, int]]:
+    """Row, GPU type, GPUs and kind of the partner of every job that runs."""
+    kind = None if catalog.pairing is None else catalog.pairing.kind
+    for row, grant in assignment.grants.items():
+        beside = ALONE if kind is None or grant.partner < 0 else int(kind[grant.partner])
+        yield row, grant.gpu_type, grant.num_gpus, beside
 
 
 class _IsolatedProgress:

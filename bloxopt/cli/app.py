@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bloxopt.cli import listings, reproduction, results, simulation, topology
+from bloxopt.cli import audit, listings, reproduction, results, simulation, topology
 
 app = typer.Typer(
     name="bloxopt",
@@ -39,13 +39,16 @@ def _root(
 
 app.command()(simulation.simulate)
 app.command()(simulation.compare)
+app.command()(audit.audit)
 app.command()(reproduction.reproduce)
 app.command()(results.plot)
 app.command()(results.generate)
 app.command()(topology.topology)
 app.command()(listings.traces)
 app.command()(listings.policies)
+app.command()(listings.admissions)
 app.command()(listings.solvers)
 app.command()(listings.placements)
 app.command()(listings.selectors)
+app.command(name="host-allocations")(listings.host_allocations)
 app.command()(listings.presets)

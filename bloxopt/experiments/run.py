@@ -15,6 +15,7 @@ from bloxopt.experiments.store import check_free, save_result
 from bloxopt.input_files import read_input
 
 if TYPE_CHECKING:
+    from bloxopt.admission import Admission
     from bloxopt.cluster import Cluster
     from bloxopt.formulations.policy import Policy
     from bloxopt.simulation import SimulationOptions, SimulationResult
@@ -73,14 +74,16 @@ def check_inputs(experiments: Iterable[Experiment]) -> None:
             _trace(experiment)
         if first("cluster", experiment.cluster, experiment.failures):
             _failures(experiment, _cluster(experiment))
+        if first("admission", experiment.admission):
+            _admission(experiment)
         if first("policy", experiment.policy):
             _policy(experiment)
         if first("simulation", experiment.simulation):
             _options(experiment)
 
 
-def run_experiment(experiment: Experiment, progress: Progress | None = None) -> SimulationResult:
-    """Simulate what the experiment describes; ``progress`` is called after every round.
+def run_experiment(experiment: Experiment, progress: Progress | None = None, inspect: Any = None) -> SimulationResult:
+    """Simulate what the experiment describes; ``progress`` and ``inspect`` as in :func:`~bloxopt.simulate`.
 
     Raises any :class:`~bloxopt.errors.BloxoptError` of the parts it names.
     """
@@ -91,6 +94,7 @@ def run_experiment(experiment: Experiment, progress: Progress | None = None) -> 
     simulation, solver = experiment.simulation, experiment.solver
     # What is quick to check comes first.
     options, policy, cluster = _options(experiment), _policy(experiment), _cluster(experiment)
+    admission = _admission(experiment)
     failures = _failures(experiment, cluster)
     limits = solver.model_dump(exclude_none=True, exclude={"name"})
     result = simulate(
@@ -101,11 +105,14 @@ def run_experiment(experiment: Experiment, progress: Progress | None = None) -> 
         options=options,
         seed=simulation.seed,
         solver_options=SolverOptions(**limits) if limits else None,
+        admission=admission,
         failures=failures,
         max_rounds=simulation.max_rounds,
         progress=progress,
+        inspect=inspect,
     )
     result.config["preset"] = simulation.preset
+    result.config["admission"] = experiment.admission.name
     return result
 
 
@@ -181,7 +188,16 @@ def _policy(experiment: Experiment) -> Policy:
         return make_policy(experiment.policy.name, experiment.policy.options)
 
 
+def _admission(experiment: Experiment) -> Admission:
+    from bloxopt.admission import get_admission
+
+    with _at(experiment, "admission.name", "admission.options"):
+        return get_admission(experiment.admission.name, **experiment.admission.options)
+
+
 def _options(experiment: Experiment) -> SimulationOptions:
+    from bloxopt.hosts import as_profiles, get_host_allocation
+    from bloxopt.placement import get_placement
     from bloxopt.selection import get_selector
     from bloxopt.simulation import PRESETS
 
@@ -191,6 +207,13 @@ def _options(experiment: Experiment) -> SimulationOptions:
         options: SimulationOptions = PRESETS.get(section.preset).with_(**changes)
     with _at(experiment, "simulation.selector_options"):
         get_selector(options.selector, **options.selector_options)
+    with _at(experiment, "simulation.placement_options"):
+        get_placement(options.placement, **options.placement_options)
+    if options.host_allocation is not None:
+        with _at(experiment, "simulation.host_allocation_options"):
+            get_host_allocation(options.host_allocation, **options.host_allocation_options)
+        with _at(experiment, "simulation.sensitivity"):
+            as_profiles(options.sensitivity)
     return options
 
 

@@ -7,17 +7,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bloxopt.admission import Admission
+from bloxopt.admission import Admission, get_admission
 from bloxopt.cluster import Cluster, load_cluster
 from bloxopt.errors import BloxoptError, InputError
+from bloxopt.formulations.allocation import Allocation
 from bloxopt.formulations.policies import get_policy
 from bloxopt.formulations.policy import Policy
-from bloxopt.formulations.space import ConfigurationCatalog
+from bloxopt.formulations.space import AllocationSpace, ConfigurationCatalog
+from bloxopt.hosts import HostAllocation, HostRates, Hosts, SensitivityProfiles, as_profiles
 from bloxopt.placement import Strategy
 from bloxopt.placement.slowdown import Slowdown, as_slowdown
 from bloxopt.rounds import Scheduler
 from bloxopt.selection import RoundSelector
 from bloxopt.simulation.arguments import (
+    as_host_allocation,
     as_placement,
     as_selector,
     as_trace,
@@ -33,6 +36,7 @@ from bloxopt.simulation.recorder import Recorder
 from bloxopt.simulation.result import SimulationResult
 from bloxopt.solvers.base import Solver, SolverOptions
 from bloxopt.solvers.registry import check_solver
+from bloxopt.state import JobStatus
 from bloxopt.throughput import as_oracle
 
 if TYPE_CHECKING:
@@ -66,33 +70,40 @@ def simulate(
     solver_options: SolverOptions | None = None,
     throughput: Any = None,
     slowdown: Any = None,
-    admission: Admission | None = None,
+    host_allocation: str | HostAllocation | None = None,
+    sensitivity: str | Path | SensitivityProfiles | None = None,
+    admission: str | Admission = "accept_all",
     failures: Failures = None,
     max_rounds: int | None = None,
     progress: Callable[[ProgressUpdate], None] | None = None,
+    inspect: Callable[[Allocation, Callable[[AllocationSpace], Allocation]], None] | None = None,
 ) -> SimulationResult:
     """Run every job of ``trace`` on ``cluster`` under ``policy`` and return what happened.
 
     ``trace``, ``cluster`` and ``policy`` are objects, names or paths. ``solver`` overrides the policy's
     (see ``bloxopt solvers``); where it, or the policy, says ``auto``, ``options.solver`` decides. ``preset``
-    names a set of semantics (``default``, ``gavel``, ``blox``) that ``options`` gives outright instead;
+    names a set of semantics (``default``, ``gavel``, ``blox``, …) that ``options`` gives outright instead;
     ``placement``, ``round_seconds`` (s) and ``selector`` change one of them. ``throughput`` replaces the
     trace's own (an oracle, function, table or path). ``slowdown`` says what spanning more nodes than necessary
-    costs (see :func:`~bloxopt.placement.slowdown.as_slowdown`), and that it does. ``seed`` drives random
+    costs (see :func:`~bloxopt.placement.slowdown.as_slowdown`), and that it does. ``host_allocation`` divides CPUs and
+    memory in every round (see :mod:`bloxopt.hosts`), from which jobs gain what ``sensitivity`` says. ``admission`` (a name, see
+    :func:`~bloxopt.admission.get_admission`, or an object) says which jobs are let in. ``seed`` drives random
     failures and, where they have a seed, solvers. ``failures`` is a
     :class:`~bloxopt.simulation.failures.RandomFailures` or a list of outages. ``max_rounds`` ends early.
-    ``progress`` is called after each round.
+    ``progress`` is called after each round, ``inspect`` with every allocation as it is made and with a function that
+    allocates in any space as the policy does.
 
     Raises a :class:`~bloxopt.errors.BloxoptError` for input that cannot be used, an infeasible policy,
-    a solver that fails, and jobs that can never start.
+    a solver that fails, and jobs that can never start or are never let in.
     """
     started = time.perf_counter()
     workload = as_trace(trace)
     cluster = load_cluster(cluster)
     policy = get_policy(policy)
-    chosen = chosen_options(preset, options, round_seconds, placement, selector)
+    chosen = chosen_options(preset, options, round_seconds, placement, selector, host_allocation)
     seed = checked_seed(seed)
-    check_others(solver_options, admission, failures, max_rounds, progress)
+    admitting = get_admission(admission)
+    check_others(solver_options, failures, max_rounds, progress)
     if solver in (None, "auto"):
         # Who leaves the choice of the solver open gets the preset's.
         solver = chosen.solver if solver == "auto" or policy.solver == "auto" else None
@@ -109,18 +120,21 @@ def simulate(
     catalog = ConfigurationCatalog(workload.jobs, cluster, oracle, model, spread_columns=policy.uses_spread)
     catalog.check_every_job_can_run()
     check_it_can_end(catalog, chosen, failures, max_rounds)
-    backend = SimulatedBackend(catalog, chosen, NodeEvents(failures, cluster, seed))
+    hosts = _hosts(host_allocation, sensitivity, chosen, catalog)
+    backend = SimulatedBackend(catalog, chosen, NodeEvents(failures, cluster, seed), hosts=hosts)
     scheduler = Scheduler(
         backend=backend,
         policy=policy,
+        admission=admitting,
         selector=as_selector(selector, chosen),
         placement=as_placement(placement, chosen),
         solver=solver,
         solver_options=solver_options,
         solve_interval=chosen.solve_interval,
         placement_retries=chosen.placement_retries,
+        inspect=inspect,
         event_driven=chosen.round_end == "next_event",
-        **({} if admission is None else {"admission": admission}),
+        hosts=hosts,
     )
     recorder = Recorder()
     patience = _ROUNDS_WITHOUT_PROGRESS * (10 if isinstance(failures, RandomFailures) else 1)
@@ -137,6 +151,7 @@ def simulate(
         "trace": workload.name,
         "cluster": cluster.describe(),
         "policy": policy.name,
+        "admission": admission if isinstance(admission, str) else type(admission).__name__,
         "solver": getattr(solver or policy.solver, "name", solver or policy.solver),
         "preset": preset or ("custom" if options is not None else "default"),
         "options": chosen.to_dict(),
@@ -145,11 +160,31 @@ def simulate(
     return recorder.result(backend, config, time.perf_counter() - started)
 
 
+def _hosts(
+    allocation: str | HostAllocation | None,
+    sensitivity: Any,
+    options: SimulationOptions,
+    catalog: ConfigurationCatalog,
+) -> Hosts | None:
+    """The host allocation given, or else the one that the options name, over the profiles given or named; None if none."""
+    chosen = as_host_allocation(allocation, options)
+    if chosen is None:
+        if sensitivity is not None:
+            raise InputError(
+                "sensitivity is given, but nothing divides CPUs and memory: choose a host_allocation, such as 'tuned'"
+            )
+        return None
+    profiles = as_profiles(options.sensitivity if sensitivity is None else sensitivity)
+    return Hosts(chosen, HostRates(profiles, catalog))
+
+
 def _stuck(scheduler: Scheduler, options: SimulationOptions) -> BloxoptError:
     """The error for a simulation in which no job moves on any more."""
     backend = scheduler.backend
     ledger, table = backend.ledger, backend.catalog.table
     active = ledger.active
+    if not len(active):
+        return _shut_out(scheduler)
     if ledger.restarts[active].any() and (ledger.attained_seconds[active] > 0).any():
         row = int(active[ledger.restarts[active].argmax()])
         return InputError(
@@ -164,4 +199,17 @@ def _stuck(scheduler: Scheduler, options: SimulationOptions) -> BloxoptError:
         f"{backend.catalog.cluster.describe()}: the placement ({options.placement!r} unless you gave your own) finds "
         f"no nodes for it, the nodes it needs are down, or policy {scheduler.policy.name!r} gives it nothing; use "
         "another placement such as 'first_fit', a larger cluster, or another policy"
+    )
+
+
+def _shut_out(scheduler: Scheduler) -> BloxoptError:
+    """The error for a simulation in which jobs wait for admission and nothing else happens."""
+    ledger = scheduler.backend.ledger
+    (waiting,) = (ledger.status == JobStatus.NOT_ADMITTED).nonzero()
+    row = next((row for row in waiting.tolist() if row in ledger.refusals), int(waiting[0]))
+    others = f" and {len(waiting) - 1} others wait" if len(waiting) > 1 else " waits"
+    return InputError(
+        f"job {ledger.table.job_id[row]!r}{others} for admission although no other job is there any more "
+        f"({ledger.refusals.get(row, 'not asked for')}): {type(scheduler.admission).__name__} never lets it in; use "
+        "another admission or other limits, or one that rejects such jobs"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -154,11 +154,12 @@ class Scheduler:
             stop, start = selection.place(before, workspace)
             after = before.change(stop, start)
             unmet = selection.unmet(after, catalog) if self.placement_retries else ()
+            counts = _moves(before, after, start, stop, catalog)
             if not len(unmet) and not tries:
-                return after, len(start), len(stop), 0
+                return after, *counts, 0
             value = _delivered(after, catalog)
             if value > most + 1e-9:
-                best, most = (after, len(start), len(stop)), value
+                best, most = (after, *counts), value
             if not len(unmet) or tries == self.placement_retries:
                 assert best is not None
                 return *best, tries
@@ -234,6 +235,16 @@ def _delivered(assignment: Assignment, catalog: ConfigurationCatalog) -> float:
     nodes = np.array([len(grant.nodes) for grant in grants], dtype=np.int64)
     share = np.array([grant.milli for grant in grants], dtype=np.int64) / WHOLE_GPU
     return float((gpus * share) @ catalog.placement_factors(row, kind, gpus, nodes))
+
+
+def _moves(
+    before: Assignment, after: Assignment, start: Collection[int], stop: Collection[int], catalog: ConfigurationCatalog
+) -> tuple[int, int]:
+    """How many jobs start and how many stop, not counting those that only change who they share their GPUs with."""
+    if catalog.pairing is None:
+        return len(start), len(stop)
+    there = {row for row in start if row in before and before[row].gpus == after[row].gpus}
+    return len(start) - len(there), len(stop) - len(there)
 
 
 def _running(assignment: Assignment, catalog: ConfigurationCatalog) -> Iterator[tuple[int, int, int, int]]:

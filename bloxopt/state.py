@@ -29,9 +29,11 @@ class JobLedger:
     GPU-seconds received · ``isolated_seconds`` time the work done so far would have taken on an
     equal share of the cluster (finish-time fairness; kept by the scheduler) · ``gpu_type`` and
     ``gpus`` what the job runs on now, -1 and 0 when it does not · ``nodes`` how many nodes it spans or last spanned
-    (kept where placement matters to the rate) · ``start`` and ``finish`` absolute
+    (kept where placement matters to the rate) · ``partner`` row of the job on the same GPUs, -1 for none · ``start`` and ``finish`` absolute
     seconds, NaN before they happen · ``preemptions`` and ``restarts`` counts · ``active`` rows of the
-    jobs that wait or run, in order of admission · ``num_finished`` how many are done.
+    jobs that wait or run, in order of admission · ``num_finished`` how many are done · ``host_factor`` what CPUs and
+    memory do to each job's rate: a running job's as it is, a waiting one's as it would be at best (None where no host
+    allocation divides them, see :mod:`bloxopt.hosts`).
     """
 
     def __init__(self, table: JobTable) -> None:
@@ -47,10 +49,12 @@ class JobLedger:
         self.gpu_type = np.full(count, -1, dtype=np.int64)
         self.gpus = np.zeros(count, dtype=np.int64)
         self.nodes = np.ones(count, dtype=np.int64)
+        self.partner = np.full(count, -1, dtype=np.int64)
         self.start = np.full(count, np.nan)
         self.finish = np.full(count, np.nan)
         self.preemptions = np.zeros(count, dtype=np.int64)
         self.restarts = np.zeros(count, dtype=np.int64)
+        self.host_factor: FloatArray | None = None
 
         self.refusals: dict[int, str] = {}
         """Why jobs, by row, wait for admission or were turned away."""
@@ -106,4 +110,5 @@ class JobLedger:
         self.remaining_steps[rows] = 0.0
         self.gpu_type[rows] = -1
         self.gpus[rows] = 0
+        self.partner[rows] = -1
         self.active = self.active[self.status[self.active] != JobStatus.FINISHED]

@@ -24,6 +24,13 @@ def policies(json: JsonOption = False) -> None:
     _print(rows, list(rows[0]), json)
 
 
+def admissions(json: JsonOption = False) -> None:
+    """List the admissions: which jobs are let in."""
+    from bloxopt.admission import admission_table
+
+    _print([_as_row(row) for row in admission_table()], ["name", "description"], json)
+
+
 def solvers(json: JsonOption = False) -> None:
     """List the solvers: what each can do, and the version installed."""
     from bloxopt.solvers import solver_table
@@ -56,6 +63,14 @@ def selectors(json: JsonOption = False) -> None:
     from bloxopt.selection import SELECTORS
 
     rows = [{"name": name, "description": _first_line(SELECTORS.get(name))} for name in SELECTORS]
+    _print(rows, ["name", "description"], json)
+
+
+def host_allocations(json: JsonOption = False) -> None:
+    """List the host allocations: how CPUs and memory are divided between the jobs of a round."""
+    from bloxopt.hosts import HOST_ALLOCATIONS
+
+    rows = [{"name": name, "description": _first_line(HOST_ALLOCATIONS.get(name))} for name in HOST_ALLOCATIONS]
     _print(rows, ["name", "description"], json)
 
 

@@ -20,9 +20,15 @@ ClusterOption = Annotated[
 PolicyOption = Annotated[
     str | None, typer.Option(help="Policy (see `bloxopt policies`), or FILE.py:NAME. Default: max_min_fairness.")
 ]
+AdmissionOption = Annotated[
+    str | None, typer.Option(help="Admission (see `bloxopt admissions`): which jobs are let in. Default: accept_all.")
+]
 SolverOption = Annotated[str | None, typer.Option(help="Solver (see `bloxopt solvers`). Default: the policy's own.")]
 PresetOption = Annotated[str | None, typer.Option(help="Simulation preset (see `bloxopt presets`).")]
 PlacementOption = Annotated[str | None, typer.Option(help="Placement (see `bloxopt placements`).")]
+HostAllocationOption = Annotated[
+    str | None, typer.Option(help="How CPUs and memory are divided (see `bloxopt host-allocations`).")
+]
 SelectorOption = Annotated[str | None, typer.Option(help="Round selector: how a plan becomes a round.")]
 SeedOption = Annotated[
     int | None, typer.Option(help="Seed of generated traces, trace changes, failures and solvers. Default: 0.")
@@ -52,12 +58,14 @@ _FLAGS: Mapping[str, tuple[str, str]] = {
     "load": ("--load", "trace.load"),
     "cluster": ("--cluster", "cluster"),
     "policy": ("--policy", "policy"),
+    "admission": ("--admission", "admission"),
     "solver": ("--solver", "solver"),
     "time_limit": ("--time-limit", "solver.time_limit"),
     "mip_gap": ("--mip-gap", "solver.mip_gap"),
     "threads": ("--threads", "solver.threads"),
     "preset": ("--preset", "simulation.preset"),
     "placement": ("--placement", "simulation.placement"),
+    "host_allocation": ("--host-allocation", "simulation.host_allocation"),
     "selector": ("--selector", "simulation.selector"),
     "seed": ("--seed", "simulation.seed"),
     "round_seconds": ("--round-seconds", "simulation.round_seconds"),
@@ -69,8 +77,10 @@ _FLAGS: Mapping[str, tuple[str, str]] = {
     "loads": ("--loads", "compare.loads"),
     "presets": ("--presets", "compare.presets"),
     "selectors": ("--selectors", "compare.selectors"),
+    "host_allocations": ("--host-allocations", "compare.host_allocations"),
     "placements": ("--placements", "compare.placements"),
     "policies": ("--policies", "compare.policies"),
+    "admissions": ("--admissions", "compare.admissions"),
     "solvers": ("--solvers", "compare.solvers"),
     "seeds": ("--seeds", "compare.seeds"),
 }

@@ -40,6 +40,8 @@ AXES: Mapping[str, tuple[str, str]] = {
     "presets": ("preset", "simulation.preset"),
     "selectors": ("selector", "simulation.selector"),
     "placements": ("placement", "simulation.placement"),
+    "host_allocations": ("host_allocation", "simulation.host_allocation"),
+    "admissions": ("admission", "admission"),
     "policies": ("policy", "policy"),
     "solvers": ("solver", "solver"),
     "seeds": ("seed", "simulation.seed"),

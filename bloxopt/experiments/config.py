@@ -18,7 +18,9 @@ _REGISTRIES = {
     "solver": ("bloxopt.solvers", "SOLVERS"),
     "preset": ("bloxopt.simulation", "PRESETS"),
     "placement": ("bloxopt.placement", "PLACEMENTS"),
+    "admission": ("bloxopt.admission", "ADMISSIONS"),
     "selector": ("bloxopt.selection", "SELECTORS"),
+    "host allocation": ("bloxopt.hosts", "HOST_ALLOCATIONS"),
     "trace": ("bloxopt.workloads", "TRACES"),
     "trace format": ("bloxopt.workloads", "FORMATS"),
 }
@@ -44,7 +46,9 @@ PolicyName = Annotated[str, _registered("policy", or_else=is_policy_file)]
 SolverName = Annotated[str, _registered("solver")]
 PresetName = Annotated[str, _registered("preset")]
 PlacementName = Annotated[str, _registered("placement")]
+AdmissionName = Annotated[str, _registered("admission")]
 SelectorName = Annotated[str, _registered("selector")]
+HostAllocationName = Annotated[str, _registered("host allocation")]
 TraceName = Annotated[str, _registered("trace")]
 FormatName = Annotated[str, _registered("trace format")]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -186,6 +190,13 @@ class PolicySection(Section):
     options: dict[str, Any] = {}
 
 
+class AdmissionSection(Section):
+    """Which jobs are let in: a registered admission and its options."""
+
+    name: AdmissionName = "accept_all"
+    options: dict[str, Any] = {}
+
+
 class SolverSection(Section):
     """A solver instead of the policy's own, and limits: seconds, relative gap, threads, seed."""
 
@@ -203,12 +214,17 @@ class SimulationSection(Section):
     seed: Seed = 0
     max_rounds: Count | None = None
     round_seconds: Positive | None = None
-    progress: Literal["exact", "whole_steps", "whole_rounds"] | None = None
+    first_round: NonNegative | None = None
+    progress: Literal["exact", "whole_steps", "whole_rounds", "whole_steps_in_whole_rounds"] | None = None
     round_end: Literal["fixed", "last_job", "next_event"] | None = None
     solve_interval: NonNegative | None = None
     selector: SelectorName | None = None
     selector_options: dict[str, Any] | None = None
     placement: PlacementName | None = None
+    placement_options: dict[str, Any] | None = None
+    host_allocation: HostAllocationName | None = None
+    host_allocation_options: dict[str, Any] | None = None
+    sensitivity: Text | None = None
     placement_slowdown: bool | None = None
     placement_retries: Annotated[int, Field(ge=0)] | None = None
     restart_cost: NonNegative | None = None
@@ -261,6 +277,8 @@ class CompareSection(Section):
     presets: Annotated[list[PresetName], Field(min_length=1)] | None = None
     selectors: Annotated[list[SelectorName], Field(min_length=1)] | None = None
     placements: Annotated[list[PlacementName], Field(min_length=1)] | None = None
+    host_allocations: Annotated[list[HostAllocationName], Field(min_length=1)] | None = None
+    admissions: Annotated[list[AdmissionName], Field(min_length=1)] | None = None
     policies: Annotated[list[PolicyName], Field(min_length=1)] | None = None
     solvers: Annotated[list[SolverName], Field(min_length=1)] | None = None
     seeds: Annotated[list[Seed], Field(min_length=1)] | None = None
@@ -302,6 +320,7 @@ class Experiment(Section):
     generate: GenerateSection | None = None
     cluster: ClusterSection | None = None
     policy: PolicySection = PolicySection()
+    admission: AdmissionSection = AdmissionSection()
     solver: SolverSection = SolverSection()
     simulation: SimulationSection = SimulationSection()
     failures: FailuresSection | None = None

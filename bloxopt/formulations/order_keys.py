@@ -107,5 +107,7 @@ class ShortestRemaining(OrderKey):
         rate = space.catalog.best_requested_rate[space.index]
         if not rate.all():
             rate = np.where(rate > 0, rate, space.fastest_rate)
+        if space.ledger.host_factor is not None:
+            rate = rate * space.ledger.host_factor[space.index]
         with np.errstate(divide="ignore"):
             return space.remaining_steps / rate

@@ -1,39 +1,54 @@
 """Which job holds which GPUs; an assignment that oversubscribes a GPU or splits a gang cannot be built.
 
-Nor can one in which a job that wants its nodes for itself has company, or two of an anti-affinity group meet.
+Nor can one in which a job that wants its nodes for itself has company, two of an anti-affinity group meet, or more CPUs
+or memory are shared out on a node than it has.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
 
 from bloxopt.cluster import Cluster
 from bloxopt.errors import CheckError
 from bloxopt.jobs import JobTable
 from bloxopt.placement.mig import SliceMap
-from bloxopt.runtime.resources import WHOLE_GPU, Grant, Resources
+from bloxopt.runtime.resources import HALF_GPU, WHOLE_GPU, Grant, Resources
+
+
+class HostShare(NamedTuple):
+    """CPUs and GiB that a job gets on each node of its grant, in the order of ``Grant.nodes``."""
+
+    cpus: tuple[float, ...]
+    memory_gib: tuple[float, ...]
 
 
 class Assignment(Mapping[int, Grant]):
     """Grants by job row. Immutable: :meth:`change` gives the next one and checks what changed.
 
     ``free`` is what is left and ``grants`` the plain dictionary behind the mapping, for hot loops; neither may
-    be written to.
+    be written to. ``hosts`` has the CPUs and memory of each job where a host allocation divides them
+    (:meth:`with_hosts`), None where jobs have what they need: ``free`` always counts their needs, which is what
+    placement goes by.
     """
 
-    __slots__ = ("_cluster", "_jobs", "free", "grants")
+    __slots__ = ("_cluster", "_jobs", "free", "grants", "hosts")
 
     def __init__(self, cluster: Cluster, jobs: JobTable) -> None:
         self._cluster = cluster
         self._jobs = jobs
         self.grants: dict[int, Grant] = {}
         self.free = Resources(cluster, jobs)
+        self.hosts: dict[int, HostShare] | None = None
 
     def change(self, stop: Collection[int], start: Mapping[int, Grant]) -> Assignment:
         """The assignment after the jobs in ``stop`` gave up their GPUs and those in ``start`` got theirs.
 
         Raises :class:`CheckError` for a job that starts twice, a gang of the wrong size or type, a share
-        that is not the job's, a GPU or node with less than nothing left, and a node shared against a job's needs.
+        that is not the job's, a GPU or node with less than nothing left, a node shared against a job's needs, and one
+        of a pair that is not on the GPUs of the other.
         """
         if not stop and not start:
             return self
@@ -52,7 +67,40 @@ class Assignment(Mapping[int, Grant]):
             grants[row] = grant
             after.free.take(row, grant)
         if start:
-            self._check_free(after.free, start)
+            self._check_free(after.free, start, grants)
+        kept = self.hosts
+        after.hosts = kept and {row: share for row, share in kept.items() if grants.get(row) is self.grants[row]}
+        return after
+
+    def with_hosts(self, hosts: Mapping[int, HostShare]) -> Assignment:
+        """The same grants with the CPUs and memory of every job in place of those before.
+
+        Raises :class:`CheckError` for a job without a share, a share for a job that does not run or not for each of
+        its nodes, an amount that is no number >= 0, and a node of which more is given than it has.
+        """
+        cluster, grants = self._cluster, self.grants
+        if hosts.keys() != grants.keys():
+            row = min(hosts.keys() ^ grants.keys())
+            fault = "runs without CPUs and memory" if row in grants else "has CPUs and memory and does not run"
+            raise CheckError(f"job {self._jobs.job_id[row]!r} {fault}")
+        for row, share in hosts.items():
+            if len(share.cpus) != len(grants[row].nodes) or len(share.memory_gib) != len(grants[row].nodes):
+                raise CheckError(f"job {self._jobs.job_id[row]!r}: {share} is not for its nodes {grants[row].nodes}")
+        nodes = [node for row in hosts for node in grants[row].nodes]
+        cpus = [amount for share in hosts.values() for amount in share.cpus]
+        memory = [amount for share in hosts.values() for amount in share.memory_gib]
+        for what, amounts, stock in (
+            ("CPUs", cpus, cluster.node_cpus),
+            ("GiB of memory", memory, cluster.node_memory_gib),
+        ):
+            given = np.bincount(nodes, weights=amounts, minlength=len(stock)) if nodes else np.zeros(len(stock))
+            if not all(0 <= amount < np.inf for amount in amounts) or (given > stock * (1 + 1e-9) + 1e-6).any():
+                node = int(np.argmax(np.where(np.isnan(given), np.inf, given - stock)))
+                name = cluster.nodes[node].name
+                raise CheckError(f"{given[node]:g} {what} are shared out on node {name!r}, which has {stock[node]:g}")
+        after = object.__new__(Assignment)
+        after._cluster, after._jobs, after.grants, after.free = cluster, self._jobs, grants, self.free
+        after.hosts = dict(hosts)
         return after
 
     def _check_shape(self, row: int, grant: Grant) -> None:
@@ -61,7 +109,10 @@ class Assignment(Mapping[int, Grant]):
         name, low, high = jobs.job_id[row], jobs.min_gpus[row], jobs.max_gpus[row]
         if not low <= len(grant.gpus) <= high or sum(grant.counts) != len(grant.gpus) or min(grant.counts) < 1:
             raise CheckError(f"job {name!r} needs {low} to {high} GPUs and was given {grant.counts}")
-        if grant.milli != (wanted := jobs.gpu_milli[row]):
+        wanted = jobs.gpu_milli[row]
+        if grant.partner >= 0 and wanted == WHOLE_GPU:
+            wanted = HALF_GPU
+        if grant.milli != wanted:
             raise CheckError(f"job {name!r} needs {wanted}/1000 of each GPU and was given {grant.milli}/1000")
         node_of = [int(cluster.gpu_node[gpu]) for gpu in grant.gpus]
         said = [node for node, count in zip(grant.nodes, grant.counts, strict=True) for _ in range(count)]
@@ -81,7 +132,7 @@ class Assignment(Mapping[int, Grant]):
             host = self._cluster.nodes[grant.nodes[0]].name
             raise CheckError(f"GPU {grant.gpus[0]} on node {host!r} {fault}: job {self._jobs.job_id[row]!r}")
 
-    def _check_free(self, free: Resources, start: Mapping[int, Grant]) -> None:
+    def _check_free(self, free: Resources, start: Mapping[int, Grant], grants: Mapping[int, Grant]) -> None:
         restricted = free.exclusive is not None or free.group_jobs is not None
         for row, grant in start.items():
             for gpu in grant.gpus:
@@ -97,6 +148,8 @@ class Assignment(Mapping[int, Grant]):
                         name = self._cluster.nodes[node].name
                         raise CheckError(f"node {name!r} is short of {-left[node]:g} {what}")
 
+            if grant.partner >= 0:
+                _check_partner(row, grant, grants, self._jobs)
             if restricted:
                 self._check_company(row, grant, free)
 
@@ -126,3 +179,14 @@ class Assignment(Mapping[int, Grant]):
 
     def __len__(self) -> int:
         return len(self.grants)
+
+
+def _check_partner(row: int, grant: Grant, grants: Mapping[int, Grant], jobs: JobTable) -> None:
+    """The job that shares these GPUs has the other half of each of them."""
+    other = grants.get(grant.partner)
+    if other is None or other.partner != row or other.gpus != grant.gpus:
+        name, partner = jobs.job_id[row], jobs.job_id[grant.partner]
+        has = "none" if other is None else f"{other.gpus}, beside row {other.partner}"
+        raise CheckError(
+            f"job {name!r} was given half of the GPUs {grant.gpus} beside job {partner!r}, which has {has}"
+        )

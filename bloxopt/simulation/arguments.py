@@ -10,6 +10,7 @@ import numpy as np
 
 from bloxopt.errors import InputError
 from bloxopt.formulations.space import ConfigurationCatalog
+from bloxopt.hosts import HostAllocation, get_host_allocation
 from bloxopt.placement import get_placement
 from bloxopt.placement.strategy import Strategy
 from bloxopt.selection import RoundSelector, get_selector
@@ -47,6 +48,7 @@ def chosen_options(
     round_seconds: Any,
     placement: str | Strategy | None,
     selector: str | RoundSelector | None,
+    host_allocation: str | HostAllocation | None = None,
 ) -> SimulationOptions:
     """The preset, or the options instead, with what was changed one by one."""
     if options is not None and not isinstance(options, SimulationOptions):
@@ -64,14 +66,29 @@ def chosen_options(
         changes["placement"] = placement
     if isinstance(selector, str):
         changes["selector"] = selector
+    if isinstance(host_allocation, str):
+        changes["host_allocation"] = host_allocation
     return chosen.with_(**changes)
 
 
 def as_placement(placement: Any, options: SimulationOptions) -> Strategy:
     """The strategy itself if one was given, else the one that the options name."""
     if placement is None or isinstance(placement, str):
-        return get_placement(options.placement)
+        return get_placement(options.placement, **options.placement_options)
     return get_placement(placement)
+
+
+def as_host_allocation(allocation: Any, options: SimulationOptions) -> HostAllocation | None:
+    """The host allocation itself if one was given, else the one that the options name, if they do."""
+    if allocation is None or isinstance(allocation, str):
+        name = options.host_allocation
+        return None if name is None else get_host_allocation(name, **options.host_allocation_options)
+    if not callable(getattr(allocation, "allocate", None)) or isinstance(allocation, type):
+        raise InputError(
+            f"host_allocation is {allocation!r}: it must be a name of `bloxopt host-allocations` or a HostAllocation"
+        )
+    chosen: HostAllocation = allocation
+    return chosen
 
 
 def as_selector(selector: Any, options: SimulationOptions) -> RoundSelector:
@@ -90,12 +107,10 @@ def checked_seed(seed: Any) -> int:
     return int(seed)
 
 
-def check_others(solver_options: Any, admission: Any, failures: Any, max_rounds: Any, progress: Any) -> None:
+def check_others(solver_options: Any, failures: Any, max_rounds: Any, progress: Any) -> None:
     """The remaining arguments, which are used as they are."""
     if solver_options is not None and not isinstance(solver_options, SolverOptions):
         raise InputError(f"solver_options is {solver_options!r}: it must be a SolverOptions")
-    if admission is not None and not callable(getattr(admission, "decide", None)):
-        raise InputError(f"admission is {admission!r}: it must have a method decide, see bloxopt.admission.Admission")
     if failures is not None and not isinstance(failures, RandomFailures):
         fine = isinstance(failures, (list, tuple)) and all(isinstance(entry, Outage) for entry in failures)
         if not fine:

@@ -7,12 +7,15 @@ import math
 import numpy as np
 
 from bloxopt.formulations.space import ConfigurationCatalog
+from bloxopt.hosts import Hosts
 from bloxopt.jobs import BoolArray, FloatArray, IntArray
+from bloxopt.pairing import PAIR_SHARE
 from bloxopt.runtime.assignment import Assignment
 from bloxopt.runtime.backend import ClusterState, Ran
 from bloxopt.runtime.resources import Grant
 from bloxopt.simulation.failures import NodeEvents
 from bloxopt.simulation.options import SimulationOptions
+from bloxopt.simulation.sharing import stays, until_partners_leave
 from bloxopt.state import JobLedger, JobStatus
 
 
@@ -28,13 +31,14 @@ class SimulatedBackend:
         options: SimulationOptions,
         events: NodeEvents,
         ledger: JobLedger | None = None,
+        hosts: Hosts | None = None,
     ) -> None:
         table = catalog.table
         self.catalog = catalog
         self.options = options
         self.ledger = JobLedger(table) if ledger is None else ledger
         self.round_seconds = options.round_seconds
-        self.now = 0.0
+        self.now = options.first_round
         self.spells: list[tuple[int, int, int, int, float, float]] = []
         self._events = events
         self._assignment = Assignment(catalog.cluster, table)
@@ -51,6 +55,9 @@ class SimulatedBackend:
         self._since: dict[int, float] = {}
         self.rounds_without_progress = 0
         self._rows: IntArray = np.zeros(0, dtype=np.int64)
+        self._hosts = hosts
+        if hosts is not None:
+            self.ledger.host_factor = hosts.expected.copy()
         self._process_node_events(self.now)
 
     @property
@@ -85,6 +92,7 @@ class SimulatedBackend:
         ledger.status[rows] = JobStatus.RUNNING
         for row, grant in assignment.grants.items():
             ledger.gpu_type[row], ledger.gpus[row], ledger.nodes[row] = grant.gpu_type, grant.num_gpus, len(grant.nodes)
+            ledger.partner[row] = grant.partner
             self._since[row] = now
         if len(rows):
             self._set_rates(rows)
@@ -103,13 +111,19 @@ class SimulatedBackend:
         before, after = self._assignment.grants, assignment.grants
         ledger = self.ledger
         started = [row for row, grant in after.items() if before.get(row) is not grant]
+        beside = []
+        if self.catalog.pairing is not None:
+            beside = [row for row in started if stays(before.get(row), after[row])]
+            staying = set(beside)
+            started = [row for row in started if row not in staying]
         for row, grant in before.items():
-            if after.get(row) is not grant:
+            if (now := after.get(row)) is not grant and not stays(grant, now):
                 self._end_spell(row, grant, self.now)
                 ledger.preemptions[row] += 1
                 ledger.status[row] = JobStatus.WAITING
                 ledger.gpu_type[row] = -1
                 ledger.gpus[row] = 0
+                ledger.partner[row] = -1
         for row in started:
             grant = after[row]
             self._since[row] = self.now
@@ -121,13 +135,18 @@ class SimulatedBackend:
             else:
                 ledger.restarts[row] += 1
                 self._stall[row] = self._cost[row]
+        started += beside
         if started:
             rows = np.array(started, dtype=np.int64)
+            ledger.partner[rows] = [after[row].partner for row in started]
             if self.catalog.slowdown is not None:
                 ledger.nodes[rows] = [len(after[row].nodes) for row in started]
             self._set_rates(rows)
         self._assignment = assignment
         self._rows = np.fromiter(after, dtype=np.int64, count=len(after))
+        if self._hosts is not None:
+            ledger.host_factor = self._hosts.factors(assignment)
+            self._set_rates(self._rows)
 
     def _set_rates(self, rows: IntArray) -> None:
         """Note the steps/s of running jobs on what they have now, in the phase they are in."""
@@ -137,6 +156,10 @@ class SimulatedBackend:
             self._rate[rows] = catalog.rate_of(rows, kind, gpus)
         else:
             self._rate[rows] = catalog.rate_on_nodes(rows, kind, gpus, ledger.nodes[rows])
+        if ledger.host_factor is not None:
+            self._rate[rows] *= ledger.host_factor[rows]
+        if catalog.pairing is not None:
+            self._rate[rows] *= catalog.pairing.factors(rows, ledger.partner[rows], kind)
 
     def wait(self, order_changes: float = math.inf) -> Ran:
         """Let a round pass: progress, completions, then the node changes that fell into it."""
@@ -161,16 +184,20 @@ class SimulatedBackend:
         if self.catalog.phases is not None and self.options.progress == "exact":
             steps, moved = self._through_phases(rows, moving)
             rate = self._rate[rows]
+        elif self.catalog.pairing is not None and self.options.progress == "exact":
+            steps, moved = self._beside_partners(rows, running)
         else:
             possible = rate * moving
             if self.options.progress == "whole_steps":
                 possible = np.floor(possible)
+            elif self.options.progress == "whole_steps_in_whole_rounds":
+                possible = np.floor(possible + 1e-9)  # 300 s at 0.6 s a step are 500 steps, whatever the rounding
             steps = np.minimum(possible, remaining)
             moved = steps / rate
         if steps.any():
             self.rounds_without_progress = 0
         after = remaining - steps
-        if self.options.progress == "whole_rounds":
+        if self.options.progress in ("whole_rounds", "whole_steps_in_whole_rounds"):
             done = after <= 0.0
             spent = np.full(len(rows), running)
         else:
@@ -178,10 +205,12 @@ class SimulatedBackend:
             done = after <= rate * 1e-9
             worked = np.minimum(stall, running) + moved
             spent = worked if self.options.progress == "whole_steps" else np.where(done, worked, running)
-        ran = Ran(rows, ledger.gpu_type[rows], ledger.gpus[rows], spent)
+        ran = Ran(rows, ledger.gpu_type[rows], ledger.gpus[rows], spent, self._partner_kinds(rows))
         ledger.remaining_steps[rows] = after
         ledger.attained_seconds[rows] += spent
         held = ran.num_gpus if self._share is None else ran.num_gpus * self._share[rows]
+        if self.catalog.pairing is not None:
+            held = np.where(ledger.partner[rows] >= 0, PAIR_SHARE, 1.0) * held
         ledger.attained_service[rows] += spent * held
         self._stall[rows] = np.maximum(stall - running, 0.0)
         if self.catalog.phases is not None and self.options.progress != "exact":
@@ -191,6 +220,35 @@ class SimulatedBackend:
             self._complete(rows[done], begin + spent[done])
         self._process_node_events(self.now)
         return ran
+
+    def _beside_partners(self, rows: IntArray, running: FloatArray | float) -> tuple[FloatArray, FloatArray]:
+        """Steps that jobs make in a round, and how many seconds they take, faster once their partner has finished."""
+        ledger, pairing = self.ledger, self.catalog.pairing
+        assert pairing is not None
+        position = np.full(len(ledger.partner), -1)
+        position[rows] = np.arange(len(rows))
+        partner = np.where(ledger.partner[rows] >= 0, position[ledger.partner[rows]], -1)
+        alone = self._rate[rows] / pairing.factors(rows, ledger.partner[rows], ledger.gpu_type[rows])
+        return until_partners_leave(
+            self._rate[rows], alone, ledger.remaining_steps[rows], self._stall[rows], running, partner
+        )
+
+    def _partner_kinds(self, rows: IntArray) -> IntArray | None:
+        """Kind of the job beside each, -1 for none; None where no jobs share GPUs."""
+        if self.catalog.pairing is None:
+            return None
+        partner = self.ledger.partner[rows]
+        return np.where(partner >= 0, self.catalog.pairing.kind[partner], -1)
+
+    def _leave_alone(self, rows: IntArray) -> None:
+        """Jobs ``rows`` stop: those that shared GPUs with them have these for themselves."""
+        ledger = self.ledger
+        left = ledger.partner[rows]
+        left = left[left >= 0]
+        ledger.partner[rows] = -1
+        if len(left):
+            ledger.partner[left] = -1
+            self._set_rates(left[ledger.gpu_type[left] >= 0])
 
     def _through_phases(self, rows: IntArray, moving: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Steps that jobs make in ``moving`` seconds each, and how many of these they take, through their phases."""
@@ -227,6 +285,7 @@ class SimulatedBackend:
         for row, time in zip(rows.tolist(), times.tolist(), strict=True):
             self._end_spell(row, self._assignment[row], time)
         self._assignment = self._assignment.change(rows.tolist(), {})
+        self._leave_alone(rows)
         self.ledger.complete(rows, times)
         self._rows = np.fromiter(self._assignment.grants, dtype=np.int64, count=len(self._assignment))
 
@@ -304,6 +363,7 @@ class SimulatedBackend:
             if hit:
                 rows = np.array(hit, dtype=np.int64)
                 self._assignment = self._assignment.change(hit, {})
+                self._leave_alone(rows)
                 self.ledger.status[rows] = JobStatus.WAITING
                 self.ledger.gpu_type[rows] = -1
                 self.ledger.gpus[rows] = 0

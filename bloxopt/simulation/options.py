@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from bloxopt.errors import ConfigError, UnknownNameError
 from bloxopt.registry import Registry
 
-Progress = Literal["exact", "whole_steps", "whole_rounds"]
+Progress = Literal["exact", "whole_steps", "whole_rounds", "whole_steps_in_whole_rounds"]
 RoundEnd = Literal["fixed", "last_job", "next_event"]
 
 
@@ -18,16 +18,20 @@ class SimulationOptions:
     """The semantics of a simulation. ``with_`` gives a copy with other values, checked.
 
     - ``round_seconds``: length of a round (s).
+    - ``first_round``: when the first round starts (s); jobs that arrive before wait for it.
     - ``progress``: ``exact`` (a job runs at its rate and finishes inside the round), ``whole_steps``
       (a round runs floor(rate × round) steps and a job stops when they are done: Gavel) or
       ``whole_rounds`` (a job holds its GPUs to the end of the round in which its work is done, and that
-      end is its finish time: Blox).
+      end is its finish time: Blox), or ``whole_steps_in_whole_rounds``: both (Synergy).
     - ``round_end``: ``fixed``; ``last_job``: a round ends when its last job stops (Gavel); or ``next_event``: it ends
       when a job arrives or completes, a node fails or comes back, or the policy's order changes (a queue limit of
       Tiresias), and after ``round_seconds`` at the latest. Needs ``progress`` ``exact``.
     - ``solve_interval``: seconds that pass at least between two plans, whatever changes (Gavel 1920).
     - ``selector`` and ``selector_options``: how a plan becomes a round (see ``bloxopt.selection``).
-    - ``placement``: how a gang gets its nodes (see ``bloxopt.placement``).
+    - ``placement`` and ``placement_options``: how a gang gets its nodes (see ``bloxopt.placement``).
+    - ``host_allocation`` and ``host_allocation_options``: how CPUs and memory are divided in each round (see
+      ``bloxopt.hosts``); None leaves every job what it needs, and rates as they are. ``sensitivity``: what jobs gain
+      from them, ``synergy`` or the path of a file of profiles.
     - ``restart_cost``: seconds without progress when a job starts again after a preemption, a move or a
       failure; None takes each job's own ``restart_cost``.
     - ``placement_slowdown``: whether a gang on more nodes than it needs runs slower, by ``simulate(slowdown=...)`` or
@@ -40,12 +44,17 @@ class SimulationOptions:
     """
 
     round_seconds: float = 360.0
+    first_round: float = 0.0
     progress: Progress = "exact"
     round_end: RoundEnd = "fixed"
     solve_interval: float = 0.0
     selector: str = "priorities"
     selector_options: Mapping[str, Any] = field(default_factory=dict)
     placement: str = "consolidated"
+    placement_options: Mapping[str, Any] = field(default_factory=dict)
+    host_allocation: str | None = None
+    host_allocation_options: Mapping[str, Any] = field(default_factory=dict)
+    sensitivity: str = "synergy"
     restart_cost: float | None = None
     placement_slowdown: bool = False
     placement_retries: int = 3
@@ -57,6 +66,8 @@ class SimulationOptions:
 
         if not _is_number(self.round_seconds) or not 0 < self.round_seconds < float("inf"):
             fail("round_seconds", "a finite number of seconds > 0")
+        if not _is_number(self.first_round) or not 0 <= self.first_round < float("inf"):
+            fail("first_round", "a finite number of seconds >= 0")
         if not _is_number(self.solve_interval) or not self.solve_interval >= 0:
             fail("solve_interval", "a number of seconds >= 0")
         if self.restart_cost is not None and not (
@@ -68,8 +79,8 @@ class SimulationOptions:
         retries = self.placement_retries
         if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
             fail("placement_retries", "a whole number >= 0")
-        if self.progress not in ("exact", "whole_steps", "whole_rounds"):
-            fail("progress", "exact, whole_steps or whole_rounds")
+        if self.progress not in get_args(Progress):
+            fail("progress", "exact, whole_steps, whole_rounds or whole_steps_in_whole_rounds")
         if self.round_end not in ("fixed", "last_job", "next_event"):
             fail("round_end", "fixed, last_job or next_event")
         if self.round_end == "next_event" and self.progress != "exact":
@@ -83,12 +94,21 @@ class SimulationOptions:
                 raise UnknownNameError("simulation option", name, known)
         if changes.get("selector", self.selector) != self.selector and "selector_options" not in changes:
             changes["selector_options"] = {}
+        if changes.get("placement", self.placement) != self.placement and "placement_options" not in changes:
+            changes["placement_options"] = {}
+        if changes.get("host_allocation", self.host_allocation) != self.host_allocation:
+            changes.setdefault("host_allocation_options", {})
         return SimulationOptions(**{**known, **changes})
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for a result's configuration."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {**values, "selector_options": dict(self.selector_options)}
+        return {
+            **values,
+            "selector_options": dict(self.selector_options),
+            "placement_options": dict(self.placement_options),
+            "host_allocation_options": dict(self.host_allocation_options),
+        }
 
 
 def _is_number(value: object) -> bool:
@@ -130,7 +150,22 @@ TIRESIAS = SimulationOptions(
 )
 """Tiresias' simulator (NSDI 2019), its ``count`` scheme: decides at every event and only then; preemption is free."""
 
-PRESETS = Registry("preset", {"default": DEFAULT, "gavel": GAVEL, "blox": BLOX, "tiresias": TIRESIAS})
+SYNERGY = SimulationOptions(
+    round_seconds=300.0,
+    first_round=1.0,
+    progress="whole_steps_in_whole_rounds",
+    placement="first_fit",
+    placement_retries=0,
+    host_allocation="tuned",
+    host_allocation_options={"repack": True},
+    restart_cost=0.0,
+)
+"""Synergy's simulator (OSDI 2022): every round is placed anew, whole steps, finishes at round ends.
+
+Its static traces start at 1 s, when all their jobs are there. Its policies let jobs overtake: use backfill=True.
+"""
+
+PRESETS = Registry("preset", {"default": DEFAULT, "gavel": GAVEL, "blox": BLOX, "synergy": SYNERGY, "tiresias": TIRESIAS})
 
 
 def preset_table() -> list[dict[str, Any]]:

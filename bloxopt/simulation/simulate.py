@@ -86,8 +86,8 @@ def simulate(
     ``placement``, ``round_seconds`` (s) and ``selector`` change one of them. ``throughput`` replaces the
     trace's own (an oracle, function, table or path). ``slowdown`` says what spanning more nodes than necessary
     costs (see :func:`~bloxopt.placement.slowdown.as_slowdown`), and that it does. ``host_allocation`` divides CPUs and
-    memory in every round (see :mod:`bloxopt.hosts`), from which jobs gain what ``sensitivity`` says. ``admission`` (a name, see
-    :func:`~bloxopt.admission.get_admission`, or an object) says which jobs are let in. ``seed`` drives random
+    memory in every round (see :mod:`bloxopt.hosts`), from which jobs gain what ``sensitivity`` says. ``admission`` (a
+    name, see :func:`~bloxopt.admission.get_admission`, or an object) says which jobs are let in. ``seed`` drives random
     failures and, where they have a seed, solvers. ``failures`` is a
     :class:`~bloxopt.simulation.failures.RandomFailures` or a list of outages. ``max_rounds`` ends early.
     ``progress`` is called after each round, ``inspect`` with every allocation as it is made and with a function that
@@ -117,7 +117,9 @@ def simulate(
     if slowdown is not None or chosen.placement_slowdown:
         model = as_slowdown(oracle if slowdown is None else slowdown)
         chosen = chosen.with_(placement_slowdown=True)
-    catalog = ConfigurationCatalog(workload.jobs, cluster, oracle, model, spread_columns=policy.uses_spread)
+    catalog = ConfigurationCatalog(
+        workload.jobs, cluster, oracle, model, spread_columns=policy.uses_spread, pair_threshold=policy.pair_threshold
+    )
     catalog.check_every_job_can_run()
     check_it_can_end(catalog, chosen, failures, max_rounds)
     hosts = _hosts(host_allocation, sensitivity, chosen, catalog)

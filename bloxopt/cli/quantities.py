@@ -32,6 +32,8 @@ _SECONDS: Any = {"unit": "s", "decimals": 2}
 QUANTITIES = (
     Quantity("jobs", "jobs"),
     Quantity("finished", "finished"),
+    Quantity("rejected", "rejected"),
+    Quantity("deadlines_met", "deadlines met", "%", 100, 1),
     Quantity("average_jct", "average JCT", **_HOURS),
     Quantity("median_jct", "median JCT", **_HOURS),
     Quantity("p95_jct", "95th percentile JCT", **_HOURS),

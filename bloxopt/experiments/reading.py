@@ -21,6 +21,7 @@ _MAIN_KEYS = {
     "trace": ("name", "path", "format", "throughput"),
     "cluster": ("nodes", "path"),
     "policy": ("name", "options"),
+    "admission": ("name", "options"),
     "solver": ("name",),
 }
 """Tables that a string may stand for, and the keys that such a string replaces."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from bloxopt.errors import InputError
+from bloxopt.arguments import check_options
+from bloxopt.errors import InputError, guarded
 from bloxopt.placement.strategy import Found, Offer, Strategy
 from bloxopt.registry import Registry
 
@@ -24,29 +25,38 @@ PLACEMENTS = Registry(
         "tiresias_skew": "bloxopt.placement.tiresias_skew:TiresiasSkew",
         "bandwidth_aware": "bloxopt.placement.bandwidth_aware:BandwidthAware",
         "fragmentation_gradient": "bloxopt.placement.fragmentation_gradient:FragmentationGradient",
-        "exact": "bloxopt.placement.exact:EXACT",
+        "exact": "bloxopt.placement.exact:ExactPlacement",
+        "guaranteed_cells": "bloxopt.placement.cells.guaranteed:GuaranteedCells",
         "blox_scattered": "bloxopt.placement.blox:scattered",
         "blox_consolidated": "bloxopt.placement.blox:consolidated",
     },
 )
 
 
-def get_placement(placement: str | Strategy, what: str = "placement") -> Strategy:
-    """The strategy registered under a name; a function is returned as it is.
+def get_placement(placement: str | Strategy, what: str = "placement", /, **options: Any) -> Strategy:
+    """The strategy registered under a name, with ``options`` if it takes any; a function is returned as it is.
 
-    A registered class is one that remembers what it worked out: every call makes a new one, for one run.
-    Raises :class:`~bloxopt.errors.InputError`, which says ``what`` it is about, for what is neither, such as a class
-    instead of an object of it.
+    A registered class is one that takes options or remembers what it worked out: every call makes a new one, for one
+    run. Raises :class:`~bloxopt.errors.InputError`, which says ``what`` it is about, for what is neither, such as a
+    class instead of an object of it, and for options that the placement does not take.
     """
     if isinstance(placement, str):
         found: Any = PLACEMENTS.get(placement)
-        strategy: Strategy = found() if isinstance(found, type) else found
+        if not isinstance(found, type):
+            check_options(lambda: None, options, f"{what} {placement!r}")
+            strategy: Strategy = found
+            return strategy
+        check_options(found, options, f"{what} {placement!r}")
+        with guarded(f"{what} {placement!r}"):
+            strategy = found(**options)
         return strategy
     if isinstance(placement, type):
         name = placement.__qualname__
         raise InputError(f"{what} is the class {name}: give an object of it, such as {name}(), or a name")
     if not callable(placement) and not hasattr(placement, "place_round"):
         raise InputError(f"{what} is {placement!r}: it must be a name of `bloxopt placements` or a function")
+    if options:
+        raise InputError(f"{what} is an object already: it takes no options ({', '.join(options)})")
     return placement
 
 

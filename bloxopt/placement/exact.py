@@ -270,7 +270,3 @@ def _by_heuristic(
 
 def _where(grant: Grant, local: dict[int, int]) -> Where:
     return {local[node]: count for node, count in zip(grant.nodes, grant.counts, strict=True)}
-
-
-EXACT = ExactPlacement()
-"""The exact placement with its default weights and limits."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from bloxopt.jobs import FloatArray
 from bloxopt.rounds import Round
@@ -110,8 +111,20 @@ def _job_table(backend: SimulatedBackend) -> pd.DataFrame:
             "restarts": ledger.restarts,
             "finish_time_ratio": jct / isolated,
             "rejected": ledger.status == JobStatus.REJECTED,
+            "not_admitted": _refusals(backend),
+            "deadline": np.where(np.isfinite(table.deadline), table.deadline, np.nan),
         }
     )
+
+
+def _refusals(backend: SimulatedBackend) -> NDArray[np.object_]:
+    """Why each job was turned away or still waits for admission, None for the others."""
+    ledger = backend.ledger
+    reasons = np.full(len(ledger.table), None, dtype=object)
+    for row, reason in ledger.refusals.items():
+        if ledger.status[row] in (JobStatus.REJECTED, JobStatus.NOT_ADMITTED):
+            reasons[row] = reason
+    return reasons
 
 
 def _isolated_duration(backend: SimulatedBackend) -> FloatArray:

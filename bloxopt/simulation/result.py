@@ -14,11 +14,12 @@ class SimulationResult:
     """Tables of one simulation; times in seconds from the start of the trace.
 
     ``jobs``: one row a job: job_id, job_type, tenant, gpus, arrival, start, finish, jct,
-    queueing_delay, run_seconds, gpu_seconds, preemptions, restarts, finish_time_ratio, rejected; NaN for what
-    never happened. ``rounds``: one row a round: round, time, seconds, active_jobs, running_jobs,
-    waiting_jobs, gpus_used, gpus_up, admitted, started, stopped, solved, termination, solver,
-    objective, bound, gap, solves, solve_seconds, build_seconds. ``placements``: one row a job, node and spell:
-    job_id, node, gpu_type, gpus, start, end. ``config``: everything that is needed to run it again.
+    queueing_delay, run_seconds, gpu_seconds, preemptions, restarts, finish_time_ratio, rejected, not_admitted (why
+    a job was rejected or still waits, None for all others), deadline; NaN for what never happened or is not there.
+    ``rounds``: one row a round: round, time, seconds, active_jobs, running_jobs, waiting_jobs, gpus_used, gpus_up,
+    admitted, started, stopped, solved, termination, solver, objective, bound, gap, solves, solve_seconds,
+    build_seconds. ``placements``: one row a job, node and spell: job_id, node, gpu_type, gpus, start, end.
+    ``config``: everything that is needed to run it again.
     """
 
     jobs: pd.DataFrame
@@ -31,13 +32,17 @@ class SimulationResult:
         """Counts, JCT statistics (s), makespan (s), utilisation of the GPUs up, preemptions, solver effort.
 
         JCT is finish - arrival over finished jobs; makespan is the last finish minus the first arrival;
-        utilisation is GPU-seconds used over GPU-seconds up, from the first arrival to the last finish.
+        utilisation is GPU-seconds used over GPU-seconds up, from the first arrival to the last finish;
+        deadlines_met is the part of the jobs with a deadline that finished by it, None without any.
         """
         jobs, rounds = self.jobs, self.rounds
         done = jobs[jobs["finish"].notna()]
         jct = done["jct"].to_numpy(dtype=float)
         begin, end = float(jobs["arrival"].min()), float(done["finish"].max()) if len(done) else np.nan
         offered = _gpu_seconds_up(rounds, begin, end)
+        due = jobs[jobs["deadline"].notna()]
+        # Completions are exact up to rounding of the clock, far below a microsecond.
+        met = due["finish"].to_numpy(dtype=float) <= due["deadline"].to_numpy(dtype=float) + 1e-6
 
         def statistic(function: Any, values: Any, *arguments: float) -> float | None:
             return float(function(values, *arguments)) if len(values) else None
@@ -47,6 +52,8 @@ class SimulationResult:
             "solver": self.config.get("solver"),
             "jobs": len(jobs),
             "finished": len(done),
+            "rejected": int(jobs["rejected"].sum()),
+            "deadlines_met": float(met.mean()) if len(due) else None,
             "average_jct": statistic(np.mean, jct),
             "median_jct": statistic(np.median, jct),
             "p95_jct": statistic(np.percentile, jct, 95),

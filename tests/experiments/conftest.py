@@ -27,6 +27,8 @@ def hand_made_result(**config: object) -> SimulationResult:
             "restarts": [1, 0, 0],
             "finish_time_ratio": [0.75, 0.5, np.nan],
             "rejected": [False, False, False],
+            "not_admitted": [None, None, None],
+            "deadline": [900.0, 720.0, np.nan],
         }
     )
     rounds = pd.DataFrame(

@@ -35,15 +35,15 @@ class GuaranteedCells(WholeQueue):
     never for another's); the other selectors first choose the jobs. Jobs with a share of a GPU, and those that
     ask for more CPUs or memory a GPU than the node has for each of its own, are always opportunistic.
 
-    ``virtual_clusters`` may be a mapping or a TOML file. Raises :class:`ClusterError` in the first round for cells
-    that the cluster does not have and for a tenant without jobs, and :class:`InputError` for a strategy that is none;
-    what a strategy of your own answers is checked. The object keeps what is bound and serves one
-    run at a time. Source: Zhao et al., "HiveD", OSDI 2020.
+    ``virtual_clusters`` may be a mapping or a TOML file; without any, all jobs are opportunistic. Raises
+    :class:`ClusterError` in the first round for cells that the cluster does not have and for a tenant without jobs,
+    and :class:`InputError` for a strategy that is none; what a strategy of your own answers is checked. The object
+    keeps what is bound and serves one run at a time. Source: Zhao et al., "HiveD", OSDI 2020.
     """
 
     def __init__(
         self,
-        virtual_clusters: VirtualClusters | Mapping[str, Mapping[str, int]] | str | Path,
+        virtual_clusters: VirtualClusters | Mapping[str, Mapping[str, int]] | str | Path | None = None,
         strategy: str | Strategy = "consolidated",
     ) -> None:
         from bloxopt.placement import get_placement
@@ -51,7 +51,7 @@ class GuaranteedCells(WholeQueue):
         if isinstance(virtual_clusters, (str, Path)):
             virtual_clusters = VirtualClusters.from_toml(virtual_clusters)
         elif not isinstance(virtual_clusters, VirtualClusters):
-            virtual_clusters = VirtualClusters(virtual_clusters)
+            virtual_clusters = VirtualClusters({} if virtual_clusters is None else virtual_clusters)
         self.virtual_clusters = virtual_clusters
         self.strategy = trusted(get_placement(strategy, "guaranteed cells: strategy"))
         self._jobs: JobTable | None = None

@@ -1,0 +1,65 @@
+"""The worker process of a watched solver: reads programs from a socket, solves them, writes the answers back.
+
+Run as ``python -m bloxopt.solvers.worker FD`` by :mod:`bloxopt.solvers.watchdog`, never by hand.
+"""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import struct
+import sys
+from typing import Any
+
+from bloxopt.errors import BloxoptError
+
+_LENGTH = struct.Struct("!Q")
+
+
+def send(connection: socket.socket, message: Any) -> None:
+    """Write one message; raises ``OSError`` when the other side is gone or the socket's timeout passes."""
+    data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+    connection.sendall(_LENGTH.pack(len(data)) + data)
+
+
+def receive(connection: socket.socket) -> Any:
+    """Read one message; raises ``EOFError`` when the other side is gone, ``TimeoutError`` as the socket does."""
+    return pickle.loads(_read(connection, _LENGTH.unpack(_read(connection, _LENGTH.size))[0]))
+
+
+def _read(connection: socket.socket, count: int) -> bytes:
+    data = bytearray()
+    while len(data) < count:
+        part = connection.recv(min(count - len(data), 1 << 20))
+        if not part:
+            raise EOFError("the connection was closed")
+        data += part
+    return bytes(data)
+
+
+def serve(connection: socket.socket) -> None:
+    """Answer (solver, form, options, warm start) with a result, or with the error that the solver raised."""
+    from bloxopt.solvers.registry import get_solver
+
+    while True:
+        try:
+            solver, form, options, warm_start = receive(connection)
+        except (EOFError, OSError):
+            return
+        answer: Any
+        try:
+            answer = get_solver(solver).solve(form, options, warm_start)
+        except BloxoptError as error:
+            answer = error
+        except Exception as error:  # whatever a solver raises is its failure, not this process's
+            answer = f"{type(error).__name__}: {error}"
+        try:
+            send(connection, answer)
+        except OSError:
+            return
+        except Exception as error:
+            send(connection, f"its answer cannot be passed on: {type(error).__name__}: {error}")
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])))

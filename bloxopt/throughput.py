@@ -104,9 +104,18 @@ class CallableThroughput:
 
 
 class TableThroughput(CallableThroughput):
-    """Rates looked up by job type, GPU type (any case) and GPU count; what is absent cannot run."""
+    """Rates looked up by job type, GPU type (any case) and GPU count; what is absent cannot run.
 
-    def __init__(self, table: Mapping[tuple[str, str, int], float]) -> None:
+    ``pairs`` has the rates of two jobs that share the same GPUs (see :mod:`bloxopt.pairing`): (job type, partner's job
+    type, GPU type, GPUs of either) → (own, partner's) steps/s. One order of a pair is enough; a pair that is absent
+    does not share GPUs.
+    """
+
+    def __init__(
+        self,
+        table: Mapping[tuple[str, str, int], float],
+        pairs: Mapping[tuple[str, str, str, int], Sequence[float]] | None = None,
+    ) -> None:
         self.table: dict[tuple[str, str, int], float] = {}
         for key, rate in table.items():
             job_type, gpu_type, count = _checked_key(key)
@@ -114,6 +123,7 @@ class TableThroughput(CallableThroughput):
                 raise ThroughputError(f"throughput of {job_type!r} on {count} x {gpu_type} is given twice")
             self.table[job_type, gpu_type.lower(), count] = _checked(rate, job_type, gpu_type, count)
         self.job_types = frozenset(key[0] for key in self.table)
+        self.pairs = paired_rates_by_type(pairs or {})
         super().__init__(self._look_up)
 
     def _look_up(self, job_type: str, gpu_type: str, num_gpus: int) -> float:
@@ -126,6 +136,18 @@ class TableThroughput(CallableThroughput):
                 f"job type {job_type!r} is not in the throughput table: {hint}it knows {', '.join(known[:5])}{others}"
             )
         return self.table.get((job_type, gpu_type.lower(), num_gpus), 0.0)
+
+    def paired_rates(self, job_types: Sequence[str], num_gpus: IntArray, gpu_types: Sequence[str]) -> FloatArray | None:
+        """Steps/s of kinds of jobs beside each other: see :class:`~bloxopt.pairing.PairedThroughput`."""
+        if not self.pairs:
+            return None
+        kinds = list(zip(job_types, num_gpus.tolist(), strict=True))
+        rates = np.zeros((len(kinds), len(kinds), len(gpu_types)))
+        for at, gpu_type in enumerate(gpu_types):
+            known = self.pairs.get(gpu_type.lower(), {})
+            for own, (job_type, count) in enumerate(kinds):
+                rates[own, :, at] = [known.get((job_type, partner, count), 0.0) for partner, _ in kinds]
+        return rates
 
     @classmethod
     def from_pandas(cls, frame: pd.DataFrame) -> TableThroughput:
@@ -145,9 +167,8 @@ class TableThroughput(CallableThroughput):
     def from_gavel_json(cls, path: str | Path) -> TableThroughput:
         """From Gavel's table, ``.json`` or ``.json.gz``.
 
-        GPU type → ``"('model', scale factor)"`` → ``null`` → steps/s alone.
-
-        Source: Narayanan et al., OSDI 2020. The pairs used by space sharing are not read here.
+        GPU type → ``"('model', scale factor)"`` → ``null`` → steps/s alone, or → the key of a partner on the same
+        GPUs → [own, partner's] steps/s, for policies that pack jobs. Source: Narayanan et al., OSDI 2020.
         """
         path = Path(path)
         data = read_input(path, ThroughputError)
@@ -160,17 +181,30 @@ class TableThroughput(CallableThroughput):
         if not isinstance(document, dict) or not all(isinstance(entries, dict) for entries in document.values()):
             raise ThroughputError(f"{path}: expected GPU type -> job type -> partner -> steps/s, as in Gavel's table")
         table: dict[tuple[str, str, int], float] = {}
+        pairs: dict[tuple[str, str, str, int], Sequence[float]] = {}
         for gpu_type, entries in document.items():
+            kinds = {key: _GAVEL_KEY.fullmatch(key) for key in entries}
             for key, partners in entries.items():
-                match = _GAVEL_KEY.fullmatch(key)
+                match = kinds[key]
                 if match is None or not isinstance(partners, dict) or "null" not in partners:
                     raise ThroughputError(
                         f"{path}: {gpu_type}: cannot read the entry {key!r}; expected \"('model', scale factor)\" "
                         'with steps/s alone under "null"'
                     )
-                table[match["model"], gpu_type, int(match["count"])] = partners["null"]
+                model, count = match["model"], int(match["count"])
+                table[model, gpu_type, count] = partners["null"]
+                for other, rates in partners.items():
+                    if other == "null":
+                        continue
+                    beside = kinds.get(other) or _GAVEL_KEY.fullmatch(other)
+                    if beside is None or int(beside["count"]) != count:
+                        raise ThroughputError(
+                            f"{path}: {gpu_type}: {key}: cannot read the partner {other!r}; expected \"('model', scale "
+                            'factor)" with the same scale factor'
+                        )
+                    pairs[model, beside["model"], gpu_type, count] = rates
         try:
-            return cls(table)
+            return cls(table, pairs)
         except ThroughputError as error:
             raise ThroughputError(f"{path}: {error}") from error
 
@@ -243,6 +277,32 @@ def _checked_key(key: Any) -> tuple[str, str, int]:
     except (TypeError, ValueError, OverflowError):
         raise ThroughputError(f"throughput table: {key!r} is not (job type, GPU type, number of GPUs >= 1)") from None
     return job_type, gpu_type, whole
+
+
+def paired_rates_by_type(
+    pairs: Mapping[tuple[str, str, str, int], Sequence[float]],
+) -> dict[str, dict[tuple[str, str, int], float]]:
+    """GPU type → (job type, partner's, GPUs) → steps/s beside it, in both orders; raises for what contradicts itself."""
+    known: dict[str, dict[tuple[str, str, int], float]] = {}
+    for key, rates in pairs.items():
+        try:
+            job_type, partner, gpu_type, given = key
+            own, other = rates
+        except (TypeError, ValueError):
+            raise ThroughputError(
+                f"throughput of pairs: {key!r}: {rates!r} is not (job type, partner, GPU type, GPUs): (own, partner's "
+                "steps/s)"
+            ) from None
+        _, _, count = _checked_key((job_type, gpu_type, given))
+        on_type = known.setdefault(gpu_type.lower(), {})
+        for first, second, rate in ((job_type, partner, own), (partner, job_type, other)):
+            value = _checked(rate, f"{first} beside {second}", gpu_type, count)
+            before = on_type.setdefault((first, second, count), value)
+            if abs(before - value) > 1e-9 * max(before, value):
+                raise ThroughputError(
+                    f"throughput of {first!r} beside {second!r} on {count} x {gpu_type} is given as {before} and {value}"
+                )
+    return known
 
 
 def _checked(rate: float, job_type: str, gpu_type: str, num_gpus: int) -> float:

@@ -28,7 +28,7 @@ class IsolatedShare(Objective):
 
     def solve(self, session: Session) -> Outcome:
         space = session.space
-        asked = space.num_gpus == space.requested_gpus[space.job]
+        asked = (space.num_gpus == space.requested_gpus[space.job]) & (space.partner < 0)
         x = np.where(asked, space.isolated_share[space.job, space.gpu_type], 0.0)
         value = self.utility(space, x)
         return Outcome(x, value, value, Termination.OPTIMAL, message="closed form")

@@ -83,6 +83,14 @@ class Policy:
         return self.objective.uses_spread or any(block.uses_spread for block in self.blocks)
 
     @property
+    def pair_threshold(self) -> float | None:
+        """A number if jobs may share GPUs in the program, so that it needs columns for that: what a pair must reach.
+
+        See :class:`bloxopt.pairing.Pairing`; of several blocks the lowest counts.
+        """
+        return min((block.pair_threshold for block in self.blocks if block.pair_threshold is not None), default=None)
+
+    @property
     def work_conserving(self) -> bool:
         """True if GPUs that no job has a claim to may go to any; False if jobs must not overtake."""
         return self.objective.work_conserving
@@ -123,6 +131,9 @@ class Policy:
         if options is not None:
             _check_options(user, options)
         chosen = self.solver if solver is None else solver
+        if self.pair_threshold is None:
+            # A policy that does not pack must not see the columns that another one needs.
+            space = space.alone()
         named = name_blocks(self.blocks)
         session = Session(space, named, get_solver(chosen), options or self.options)
         if space.num_columns:

@@ -17,6 +17,7 @@ from bloxopt.formulations.affine import Affine
 from bloxopt.formulations.constraints.base import Constraint, Limit, built_limits, describe
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import BoolArray, FloatArray
+from bloxopt.pairing import ALONE
 
 _ROUNDING = 1e-6
 
@@ -24,7 +25,7 @@ _ROUNDING = 1e-6
 class RoundLimits:
     """Rows ``Σ use x ≤ room`` over the columns of a space for x of 0 and 1, with what is left of each.
 
-    Columns are found by job row of the ledger, GPU type and GPU count; :meth:`admit` keeps count while a round is
+    Columns are found by job row of the ledger, GPU type, GPU count and kind of the partner; :meth:`admit` keeps count while a round is
     filled.
     """
 
@@ -69,9 +70,12 @@ class RoundLimits:
         limits._refuse_jobs_that_can_never_run(np.array(lasting))
         return limits
 
-    def admit(self, row: int, gpu_type: int, num_gpus: int) -> bool:
-        """Take the job's part of every limit if all have room for it; False, and nothing taken, if not."""
-        column = self._column.get((row, gpu_type, num_gpus))
+    def admit(self, row: int, gpu_type: int, num_gpus: int, partner: int = ALONE) -> bool:
+        """Take the job's part of every limit if all have room for it; False, and nothing taken, if not.
+
+        ``partner`` is the kind of the job that it shares its GPUs with.
+        """
+        column = self._column.get((row, gpu_type, num_gpus, partner))
         if column is None:
             return False
         entries = slice(self.use.indptr[column], self.use.indptr[column + 1])
@@ -81,10 +85,21 @@ class RoundLimits:
         self._left[rows] -= use
         return True
 
-    def _keys(self) -> Iterator[tuple[int, int, int]]:
+    def admit_all(self, jobs: Sequence[tuple[int, int, int, int]]) -> bool:
+        """The same for several jobs that run together or not at all."""
+        columns = [self._column.get(job, -1) for job in jobs]
+        if min(columns) < 0:
+            return False
+        use = self.use[:, columns].sum(axis=1)
+        if (use > self._left + _ROUNDING).any():
+            return False
+        self._left -= use
+        return True
+
+    def _keys(self) -> Iterator[tuple[int, int, int, int]]:
         space = self.space
         row = space.index[space.job].tolist()
-        return zip(row, space.gpu_type.tolist(), space.num_gpus.tolist(), strict=True)
+        return zip(row, space.gpu_type.tolist(), space.num_gpus.tolist(), space.partner.tolist(), strict=True)
 
     def possible(self, rows: BoolArray | None = None) -> BoolArray:
         """Columns that fit when nothing else runs, (num_columns,), by all limits or some of their ``rows``."""
@@ -100,8 +115,8 @@ class RoundLimits:
         """The same limits as a constraint block for a binary program over the same space."""
         return _Rows(self.use, self.room, self.names)
 
-    def check(self, running: Iterable[tuple[int, int, int]]) -> None:
-        """Raise :class:`CheckError` if jobs running together, as (row, GPU type, GPUs), break a limit."""
+    def check(self, running: Iterable[tuple[int, int, int, int]]) -> None:
+        """Raise :class:`CheckError` if jobs running together, as (row, GPU type, GPUs, partner's kind), break a limit."""
         columns = [self._column[key] for key in running if key in self._column]
         total = self.use[:, columns].sum(axis=1)
         over = total - self.room - 1e-4 * np.maximum(1.0, np.abs(self.room))

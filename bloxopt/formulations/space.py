@@ -12,9 +12,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from bloxopt.cluster import Cluster, load_cluster
-from bloxopt.errors import InputError, ThroughputError, TraceError, UnknownNameError
+from bloxopt.errors import FormulationError, InputError, ThroughputError, TraceError, UnknownNameError
 from bloxopt.formulations.checks import real_numbers
 from bloxopt.jobs import BoolArray, FloatArray, IntArray, Job, JobTable
+from bloxopt.pairing import ALONE, PAIR_SHARE, PairColumns, Pairing
 from bloxopt.phases import Phases
 from bloxopt.placement.feasibility import check_placeable, largest_gangs, needs_limit
 from bloxopt.placement.slowdown import Slowdown, as_slowdown, fewest_nodes
@@ -41,6 +42,9 @@ class ConfigurationCatalog:
     Where rates change as jobs progress (:mod:`bloxopt.phases`), ``phases`` says when, and all rates are those of the
     ``phase`` that each job is in now, (jobs,): a backend moves jobs on by :meth:`enter_phase`, which counts ``version``
     up. Without, ``phases`` is None.
+
+    With a ``pair_threshold`` jobs may also share GPUs with another (:mod:`bloxopt.pairing`): ``pairing`` says which, at
+    the GPU counts that they ask for. Without, ``pairing`` is None.
     """
 
     def __init__(
@@ -50,6 +54,7 @@ class ConfigurationCatalog:
         oracle: ThroughputOracle,
         slowdown: Slowdown | None = None,
         spread_columns: bool = False,
+        pair_threshold: float | None = None,
     ) -> None:
         self.table = table
         self.cluster = cluster
@@ -75,6 +80,19 @@ class ConfigurationCatalog:
         if slowdown is not None and spread_columns:
             job, row = job[row], np.arange(len(row))
             row = self._add_spread_columns(job, slowdown)
+        self.pairing: Pairing | None = None
+        if pair_threshold is not None:
+            if self.has_twin is not None:
+                raise FormulationError(
+                    "a program cannot both pack jobs and decide where gangs are spread: drop the pairs, or NodeCapacity "
+                    "and SpreadPenalty"
+                )
+            if self.phases is not None:
+                raise ThroughputError(
+                    "jobs whose rates change as they progress cannot share GPUs: how fast a pair is in which phase is not "
+                    "known; use a policy that does not pack, or an oracle without phases"
+                )
+            self.pairing = Pairing.of(oracle, table, cluster, self.requested_rate, pair_threshold)
         self.offsets: IntArray = np.concatenate([[0], np.cumsum(np.bincount(job[row], minlength=len(table)))]).astype(
             np.int64
         )
@@ -253,7 +271,8 @@ class AllocationSpace:
     ``current_gpu_type`` (-1 if not running), ``current_num_gpus``, ``running``; static columns through
     ``jobs`` (a :class:`JobTable`). Per column (shape (num_columns,)), job-major: ``job`` (0 …
     num_jobs-1), ``gpu_type``, ``num_gpus``, ``gpu_demand`` (GPUs of capacity it uses, a share counting as its
-    part), ``rate`` (steps/s, > 0, on the share the job asks for), ``spread`` and ``has_twin`` (see the catalog).
+    part), ``rate`` (steps/s, > 0, on the share the job asks for), ``spread`` and ``has_twin`` (see the catalog),
+    ``partner`` (kind of the job it shares its GPUs with, -1 for none; see :mod:`bloxopt.pairing`).
     ``capacity`` (types,) GPUs up, ``node_up`` (nodes,) where they are.
     Everything is computed on first use and must not be written to.
     """
@@ -277,6 +296,7 @@ class AllocationSpace:
         self.now = now
         self.round_seconds = round_seconds
         self._node_up = node_up
+        self._may_share = catalog.pairing is not None
 
     @classmethod
     def from_jobs(
@@ -288,6 +308,7 @@ class AllocationSpace:
         now: float | None = None,
         round_seconds: float = 360.0,
         slowdown: Any = None,
+        pair_threshold: float | None = None,
         **state: Any,
     ) -> AllocationSpace:
         """A space for one allocation without a simulation: all ``jobs`` are active.
@@ -296,7 +317,8 @@ class AllocationSpace:
         :func:`bloxopt.throughput.as_oracle` takes (default: the trace's own, else durations); ``now``
         (s) defaults to the last arrival. ``slowdown`` (anything that
         :func:`~bloxopt.placement.slowdown.as_slowdown` takes) adds columns for gangs on more nodes than
-        necessary. ``state`` sets columns of the :class:`~bloxopt.state.JobLedger` (in arrival order):
+        necessary, ``pair_threshold`` columns for jobs that share GPUs (``Policy.pair_threshold`` says which value a
+        policy wants; 1 loses nothing). ``state`` sets columns of the :class:`~bloxopt.state.JobLedger` (in arrival order):
         ``remaining_steps``, ``attained_seconds``, ``attained_service``, ``isolated_seconds``, ``gpu_type`` (codes of
         the cluster's types, -1 for a job that waits), ``gpus`` (default: what a running job asks for) and ``nodes``.
         Raises :class:`~bloxopt.errors.InputError` naming the argument that cannot be used.
@@ -315,7 +337,10 @@ class AllocationSpace:
         if not _is_number(round_seconds) or not 0 < round_seconds < np.inf:
             raise InputError(f"round_seconds is {round_seconds!r}: it must be a finite number of seconds > 0")
         model = None if slowdown is None else as_slowdown(slowdown)
-        catalog = ConfigurationCatalog(table, cluster, as_oracle(throughput), model, spread_columns=model is not None)
+        oracle = as_oracle(throughput)
+        catalog = ConfigurationCatalog(
+            table, cluster, oracle, model, model is not None and pair_threshold is None, pair_threshold
+        )
         catalog.check_every_job_can_run()
         ledger = JobLedger(table)
         for name, value in state.items():
@@ -328,15 +353,24 @@ class AllocationSpace:
 
     def without(self, rows: IntArray) -> AllocationSpace:
         """The same space less some jobs, given by their rows of the table."""
-        return AllocationSpace(
+        return self._with(self.index[~np.isin(self.index, rows)], self._may_share)
+
+    def alone(self) -> AllocationSpace:
+        """The same space less the columns of jobs that share GPUs."""
+        return self._with(self.index, False) if self._may_share else self
+
+    def _with(self, index: IntArray, may_share: bool) -> AllocationSpace:
+        other = AllocationSpace(
             self.catalog,
             self.ledger,
-            self.index[~np.isin(self.index, rows)],
+            index,
             capacity=self.capacity,
             now=self.now,
             round_seconds=self.round_seconds,
             node_up=self._node_up,
         )
+        other._may_share = may_share
+        return other
 
     def including(self, rows: IntArray) -> AllocationSpace:
         """The same space and jobs ``rows`` of the table beside its own, after them."""
@@ -414,32 +448,62 @@ class AllocationSpace:
             job, position = job[fits], position[fits]
         return job, position
 
-    @property
+    @cached_property
+    def _pairs(self) -> tuple[PairColumns, IntArray] | None:
+        """The columns beside a partner, and the order that puts them behind the other columns of their job."""
+        if self.catalog.pairing is None or not self._may_share:
+            return None
+        owner, position = self._columns
+        asked = self.catalog.num_gpus[position] == self.requested_gpus[owner]
+        rate = np.zeros((self.num_jobs, len(self.gpu_types)))
+        rate[owner[asked], self.catalog.gpu_type[position][asked]] = self.catalog.rate[position][asked]
+        pairs = self.catalog.pairing.columns(self.index, rate)
+        return pairs, np.argsort(np.concatenate([owner, pairs.job]), kind="stable")
+
+    def _and_pairs(self, alone: NDArray[Any], paired: str) -> NDArray[Any]:
+        """Values of the columns without a partner and, if there are any, of those with one, in order of columns."""
+        if self._pairs is None:
+            return alone
+        pairs, order = self._pairs
+        return np.concatenate([alone, getattr(pairs, paired)])[order]
+
+    @cached_property
     def job(self) -> IntArray:
-        return self._columns[0]
+        return self._and_pairs(self._columns[0], "job")
 
     @cached_property
     def gpu_type(self) -> IntArray:
-        return self.catalog.gpu_type[self._columns[1]]
+        return self._and_pairs(self.catalog.gpu_type[self._columns[1]], "gpu_type")
 
     @cached_property
     def num_gpus(self) -> IntArray:
-        return self.catalog.num_gpus[self._columns[1]]
+        return self._and_pairs(self.catalog.num_gpus[self._columns[1]], "num_gpus")
+
+    @cached_property
+    def partner(self) -> IntArray:
+        """Kind of the job that every column shares its GPUs with, -1 for none, (num_columns,)."""
+        return self._and_pairs(np.full(len(self._columns[0]), ALONE), "partner")
 
     @cached_property
     def gpu_demand(self) -> IntArray | FloatArray:
-        """GPUs of capacity that every column uses: ``num_gpus``, times the share for jobs that share a GPU."""
-        if not self.catalog.table.has_shares:
-            return self.num_gpus
-        return self.num_gpus * self.catalog.table.gpu_share[self.index].round(3)[self.job]
+        """GPUs of capacity that every column uses: ``num_gpus``, times the share for jobs that share a GPU.
+
+        Beside a partner that is half of them.
+        """
+        demand: IntArray | FloatArray = self.num_gpus
+        if self.catalog.table.has_shares:
+            demand = demand * self.catalog.table.gpu_share[self.index].round(3)[self.job]
+        return demand if self._pairs is None else np.where(self.partner >= 0, PAIR_SHARE * demand, demand)
 
     @cached_property
     def rate(self) -> FloatArray:
-        return self.catalog.rate[self._columns[1]]
+        return self._and_pairs(self.catalog.rate[self._columns[1]], "rate")
 
     @cached_property
     def spread(self) -> IntArray:
         """0 for columns that need the fewest nodes, 1 for those that may have any, (num_columns,)."""
+        if self._pairs is not None:
+            return np.zeros(self.num_columns, dtype=np.int64)
         return self.catalog.spread[self._columns[1]]
 
     @cached_property
@@ -533,6 +597,10 @@ class AllocationSpace:
         """Columns that are what their job runs on now, shape (num_columns,)."""
         current: BoolArray = self.gpu_type == self.current_gpu_type[self.job]
         current &= self.num_gpus == self.current_num_gpus[self.job]
+        if self.catalog.pairing is not None:
+            partner = self.ledger.partner[self.index]
+            kind = np.where(partner >= 0, self.catalog.pairing.kind[partner], ALONE)
+            current &= self.partner == kind[self.job]
         if self.catalog.has_twin is not None:
             nodes = self.ledger.nodes[self.index][self.job]
             apart = nodes > self.catalog.fewest_nodes(self.gpu_type, self.num_gpus)
@@ -540,7 +608,7 @@ class AllocationSpace:
         return current
 
     def to_pandas(self) -> pd.DataFrame:
-        """The columns for people: job_id, gpu_type, num_gpus, steps_per_second, current (and spread if it matters)."""
+        """The columns for people: job_id, gpu_type, num_gpus, steps_per_second, current (spread, beside: if any)."""
         frame = pd.DataFrame(
             {
                 "job_id": self.catalog.table.job_id[self.index][self.job],
@@ -550,6 +618,9 @@ class AllocationSpace:
                 "current": self.is_current,
             }
         )
+        if self.catalog.pairing is not None:
+            names = np.asarray([*self.catalog.pairing.names, ""], dtype=object)
+            frame = frame.assign(beside=names[self.partner])
         return frame if self.catalog.has_twin is None else frame.assign(spread=self.spread)
 
 

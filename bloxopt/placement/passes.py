@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from bloxopt.jobs import BoolArray, IntArray
+from bloxopt.placement.pairs import place_pairs
 from bloxopt.placement.strategy import Changes as Changes
 from bloxopt.placement.strategy import Requests, WholeQueue, WholeRound
 from bloxopt.placement.user_strategy import whole_round
@@ -22,13 +23,18 @@ def place_decision(
     assignment: Assignment,
     workspace: Workspace,
     promised: BoolArray | None = None,
+    partner: IntArray | None = None,
 ) -> Changes:
     """Run exactly the listed jobs: those that keep their configuration keep their GPUs, the others stop first.
 
     The new ones are placed largest gang first (of equal ones that with the most CPUs and memory), to limit
     fragmentation, ``promised`` ones (gangs,) before all others, and then those with the fewest nodes to choose from;
     one that the strategy cannot place waits for the next round. A strategy for whole rounds decides all of this itself.
+    ``partner`` (gangs,) is the row of the job that a gang shares its GPUs with, -1 for none: see
+    :func:`~bloxopt.placement.pairs.place_pairs`.
     """
+    if partner is not None:
+        return place_pairs(Requests(row, gpu_type, num_gpus, promised), partner, assignment, workspace)
     if isinstance(workspace.strategy, WholeRound):
         requests = Requests(row, gpu_type, num_gpus, promised)
         return whole_round(workspace.strategy, "place_round", requests, assignment, workspace)

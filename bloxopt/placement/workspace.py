@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bloxopt.cluster import Cluster
-from bloxopt.jobs import BoolArray, IntArray, JobTable
+from bloxopt.jobs import BoolArray, FloatArray, IntArray, JobTable
 from bloxopt.placement.strategy import Found, Offer, Strategy
 from bloxopt.placement.user_strategy import trusted
 from bloxopt.runtime.assignment import Assignment
@@ -50,9 +50,12 @@ class Workspace:
             else [np.equal(cluster.node_gpu_type, kind) & node_up for kind in range(len(cluster.gpu_types))]
         )
 
-    def find(self, row: int, gpu_type: int, need: int) -> Grant | None:
-        """GPUs for a gang of ``need``, None if the strategy finds none."""
-        available = self._available(row, gpu_type)
+    def find(self, row: int, gpu_type: int, need: int, beside: int | None = None) -> Grant | None:
+        """GPUs for a gang of ``need``, None if the strategy finds none.
+
+        ``beside``: another job that is to share them; there are CPUs and memory for both then.
+        """
+        available = self._available(row, gpu_type, beside)
         if int(available.sum()) < need:
             return None
         offer = Offer(available, row, gpu_type, self)
@@ -62,7 +65,8 @@ class Workspace:
             # Searches under rules are dear, and what found no place finds none while jobs only take.
             jobs = self.jobs
             shape = (gpu_type, need, *(int(code[row]) for code in (jobs.needs, jobs.tenant, jobs.job_type)))
-            asked = (*shape, jobs.gpu_milli[row], float(jobs.cpus_per_gpu[row]), float(jobs.memory_gib_per_gpu[row]))
+            host = (_host_need(jobs.cpus_per_gpu, row, beside), _host_need(jobs.memory_gib_per_gpu, row, beside))
+            asked = (*shape, jobs.gpu_milli[row], *host)
             if asked in self._found_no_place:
                 return None
             found = self.rules.search(self._strategy, offer, need)
@@ -103,16 +107,22 @@ class Workspace:
         self.free.give_back(row, grant)
         self._found_no_place.clear()
 
-    def _available(self, row: int, gpu_type: int) -> IntArray:
+    def has_host_room(self, nodes: tuple[int, ...], counts: tuple[int, ...], rows: tuple[int, ...]) -> bool:
+        """Whether nodes have CPUs and memory for each of the jobs ``rows`` on ``counts`` GPUs of theirs."""
+        at, held, who = list(nodes), np.array(counts), list(rows)
+        stocks = ((self.free.cpus, self.jobs.cpus_per_gpu), (self.free.memory_gib, self.jobs.memory_gib_per_gpu))
+        return all(stock is None or bool((stock[at] + 1e-6 >= held * need[who].sum()).all()) for stock, need in stocks)
+
+    def _available(self, row: int, gpu_type: int, beside: int | None = None) -> IntArray:
         """GPUs of a type on each node that job ``row`` could use, (nodes,)."""
         jobs, left = self.jobs, self.free
         free = left.gpus if jobs.gpu_milli[row] == WHOLE_GPU else self._shareable(row)
         if self._usable is not None:
             free = free * self._usable[gpu_type]
         for stock, need in ((left.cpus, jobs.cpus_per_gpu), (left.memory_gib, jobs.memory_gib_per_gpu)):
-            if stock is not None and need[row] > 0:
+            if stock is not None and (each := _host_need(need, row, beside)) > 0:
                 # Towards zero: a stock that rounding left just below nothing serves no GPU.
-                free = np.minimum(stock / need[row] + 1e-9, free).astype(np.int64)
+                free = np.minimum(stock / each + 1e-9, free).astype(np.int64)
         return free
 
     def _shareable(self, row: int) -> IntArray:
@@ -139,3 +149,8 @@ class Workspace:
                 order = order[np.argsort(left[order], kind="stable")]
             gpus.extend((order[:count] + offset[node]).tolist())
         return tuple(gpus)
+
+
+def _host_need(need: FloatArray, row: int, beside: int | None) -> float:
+    """CPUs or memory per GPU of a job and, if there is one, of the job beside it."""
+    return float(need[row]) if beside is None else float(need[row] + need[beside])

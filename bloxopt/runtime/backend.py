@@ -29,12 +29,16 @@ class ClusterState:
 
 
 class Ran(NamedTuple):
-    """Jobs that ran in a round: ``row``, the ``gpu_type`` and ``num_gpus`` they ran on, for how many ``seconds``."""
+    """Jobs that ran in a round: ``row``, the ``gpu_type`` and ``num_gpus`` they ran on, for how many ``seconds``.
+
+    ``partner`` is the kind of the job they shared these GPUs with, -1 for none; None if no job did.
+    """
 
     row: IntArray
     gpu_type: IntArray
     num_gpus: IntArray
     seconds: FloatArray
+    partner: IntArray | None = None
 
 
 class Backend(Protocol):

@@ -13,13 +13,17 @@ from bloxopt.placement.mig import SliceMap
 WHOLE_GPU = 1000
 """A GPU in thousandths: the unit in which shares of a GPU are booked."""
 
+HALF_GPU = 500
+"""What each of a pair of jobs holds of the GPUs that both run on."""
+
 
 class Grant(NamedTuple):
     """The GPUs of one job: ``counts[k]`` on node ``nodes[k]``, all of one type.
 
     ``gpus`` are their numbers in the cluster (see ``Cluster.gpu_offset``), node after node. ``milli`` is
     the part of each that the job gets, in thousandths. ``slices`` are the memory slices of a share on a partitioned
-    GPU, as a bit mask (see :mod:`bloxopt.placement.mig`).
+    GPU, as a bit mask (see :mod:`bloxopt.placement.mig`). ``partner`` is the row of the job that holds the other half
+    of the same GPUs, -1 for none.
     """
 
     gpu_type: int
@@ -28,6 +32,7 @@ class Grant(NamedTuple):
     gpus: tuple[int, ...]
     milli: int = WHOLE_GPU
     slices: int = 0
+    partner: int = -1
 
     @property
     def num_gpus(self) -> int:

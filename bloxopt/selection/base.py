@@ -36,15 +36,19 @@ class Decision:
     """Exactly these jobs run: ``row`` of the ledger, ``gpu_type``, ``num_gpus``.
 
     ``promised`` marks gangs that the plan counts on to get the fewest nodes: they are placed first. None: none.
+    ``partner`` is the row of the job that shares its GPUs, -1 for none: both must be in the decision, each with the
+    other as its partner. None: nobody shares.
     """
 
     row: IntArray
     gpu_type: IntArray
     num_gpus: IntArray
     promised: BoolArray | None = None
+    partner: IntArray | None = None
 
     def place(self, assignment: Assignment, workspace: Workspace) -> Changes:
-        return place_decision(self.row, self.gpu_type, self.num_gpus, assignment, workspace, self.promised)
+        gangs = (self.row, self.gpu_type, self.num_gpus)
+        return place_decision(*gangs, assignment, workspace, self.promised, self.partner)
 
     def unmet(self, assignment: Assignment, catalog: ConfigurationCatalog) -> IntArray:
         if self.promised is None and len(assignment) == len(self.row):
@@ -85,6 +89,7 @@ class Plan:
 
     Flat arrays per column: ``row`` (job row of the ledger), ``gpu_type``, ``num_gpus``, ``gpu_demand``, ``share`` of
     time, ``received`` seconds, ``due`` seconds promised by the plans that this one continues. ``made_at`` seconds.
+    ``partner`` is the kind of the job it shares its GPUs with, -1 for none.
     Columns that differ in ``spread`` alone are one here; ``promised`` marks those that the allocation gives the fewest
     nodes for most of their time (None: it does not say).
     """
@@ -98,7 +103,8 @@ class Plan:
         self.num_gpus: IntArray = space.num_gpus
         self.gpu_demand = space.gpu_demand
         self.share: FloatArray = np.clip(allocation.x, 0.0, 1.0)
-        key = _column_key(self.row, self.gpu_type, self.num_gpus)
+        self.partner: IntArray = space.partner
+        key = _column_key(self.row, self.gpu_type, self.num_gpus, self.partner)
         self.promised: BoolArray | None = None
         if space.has_twin.any():
             key, first, merged = np.unique(key, return_index=True, return_inverse=True)
@@ -106,7 +112,7 @@ class Plan:
             self.share = sum_by(merged, self.share, len(key))
             self.promised = together > 0.5 * self.share
             self.row, self.gpu_type, self.num_gpus = self.row[first], self.gpu_type[first], self.num_gpus[first]
-            self.gpu_demand = self.gpu_demand[first]
+            self.gpu_demand, self.partner = self.gpu_demand[first], self.partner[first]
         self.received: FloatArray = np.zeros(len(self.row))
         self.due: FloatArray = np.zeros(len(self.row))
         self._order: IntArray = np.argsort(key)
@@ -115,7 +121,7 @@ class Plan:
     @property
     def shares_time(self) -> bool:
         """Whether some column has part of the time, so that who runs must change from round to round."""
-        return bool(((self.share > _NO_SHARE) & (self.share < 1.0 - _NO_SHARE)).any())
+        return bool(((self.share > NO_SHARE) & (self.share < 1.0 - NO_SHARE)).any())
 
     def owed(self, now: float) -> FloatArray:
         """Seconds that each column is behind (> 0) or ahead of its share at the time ``now``."""
@@ -128,32 +134,47 @@ class Plan:
         A plan made anew in every round would otherwise forget each time that the others had their turn, and always
         run the job with the largest share.
         """
-        at = previous.position(self.row, self.gpu_type, self.num_gpus)
+        at = previous.position(self.row, self.gpu_type, self.num_gpus, self.partner)
         known = at >= 0
         self.due[known] = (previous.due + previous.share * (self.made_at - previous.made_at))[at[known]]
         self.received[known] = previous.received[at[known]]
 
-    def position(self, row: IntArray, gpu_type: IntArray, num_gpus: IntArray) -> IntArray:
-        """Where the plan has these columns, -1 for those it does not have."""
-        key = _column_key(row, gpu_type, num_gpus)
+    def position(
+        self, row: IntArray, gpu_type: IntArray, num_gpus: IntArray, partner: IntArray | None = None
+    ) -> IntArray:
+        """Where the plan has these columns, -1 for those it does not have; without ``partner`` all are alone."""
+        key = _column_key(row, gpu_type, num_gpus, partner)
         at = np.minimum(np.searchsorted(self._sorted_key, key), len(self._sorted_key) - 1)
         return np.where(self._sorted_key[at] == key, self._order[at], -1)
 
-    def credit(self, row: IntArray, gpu_type: IntArray, num_gpus: IntArray, seconds: FloatArray) -> None:
+    def credit(
+        self,
+        row: IntArray,
+        gpu_type: IntArray,
+        num_gpus: IntArray,
+        seconds: FloatArray,
+        partner: IntArray | None = None,
+    ) -> None:
         """Add the time that jobs ran in the round just over."""
         if len(row) and len(self.row):
-            at = self.position(row, gpu_type, num_gpus)
+            at = self.position(row, gpu_type, num_gpus, partner)
             known = at >= 0
             self.received[at[known]] += seconds[known]
 
 
-_NO_SHARE = 1e-6
+NO_SHARE = 1e-6
 """Shares of time this close to 0 or 1 are none, or all, up to the solver's rounding."""
 
 
-def _column_key(row: IntArray, gpu_type: IntArray, num_gpus: IntArray) -> IntArray:
-    """One number per (job, GPU type, GPU count)."""
-    return (row << 26) | (gpu_type << 20) | num_gpus
+def _column_key(row: IntArray, gpu_type: IntArray, num_gpus: IntArray, partner: IntArray | None = None) -> IntArray:
+    """One number per (job, GPU type, GPU count, kind of the partner)."""
+    key: IntArray = (row << 26) | (gpu_type << 20) | num_gpus
+    # Kinds are at most as many as jobs; a column without a partner keeps its number.
+    return key if partner is None else key + (partner + 1) * _PER_KIND
+
+
+_PER_KIND = 1 << 46
+"""Room for a million jobs, of which pairs can be of 130,000 kinds."""
 
 
 class RoundSelector(Protocol):

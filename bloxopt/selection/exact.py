@@ -9,6 +9,7 @@ import numpy as np
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import FloatArray, IntArray
 from bloxopt.selection.base import Decision, Plan, fill, first_of_each
+from bloxopt.selection.pairs import partners
 
 if TYPE_CHECKING:
     from bloxopt.formulations.policy import Policy
@@ -45,6 +46,8 @@ class ExactSelection:
         if plan.allocation.work_conserving:
             chosen = np.concatenate([chosen, _fill_idle(space, chosen, limits)])
         row, kind, gpus = space.index[space.job[chosen]], space.gpu_type[chosen], space.num_gpus[chosen]
+        if space.catalog.pairing is not None:
+            return Decision(row, kind, gpus, partner=partners(space, chosen))
         if plan.promised is None:
             return Decision(row, kind, gpus)
         at = plan.position(row, kind, gpus)
@@ -52,23 +55,29 @@ class ExactSelection:
 
     def _repay(self, space: AllocationSpace, owed: FloatArray, limits: RoundLimits | None) -> IntArray:
         """Columns of the best set of jobs."""
-        from bloxopt.formulations import Capacity, ColumnValue, MaxSum, OneConfiguration
+        from bloxopt.formulations import Capacity, ColumnValue, MaxSum, OneConfiguration, PairedShares
         from bloxopt.formulations.policy import Policy as ProgramPolicy
         from bloxopt.solvers.base import SolverOptions
 
         program = ProgramPolicy(
             objective=MaxSum(ColumnValue(owed * space.gpu_demand)),
-            constraints=[Capacity(), OneConfiguration(), *([] if limits is None else [limits.block()])],
+            constraints=[
+                Capacity(),
+                OneConfiguration(),
+                *([] if limits is None else [limits.block()]),
+                *([] if space.catalog.pairing is None else [PairedShares(whole=True)]),
+            ],
             solver=self.solver,
             options=SolverOptions(mip_gap=self.mip_gap, time_limit=self.time_limit),
             name="exact selection",
         )
-        return ((program.allocate(space).x > 0.5) & (owed > 0)).nonzero()[0]
+        # A job that is owed nothing may be needed as the partner of one that is.
+        return ((program.allocate(space).x > 0.5) & ((owed > 0) | (space.partner >= 0))).nonzero()[0]
 
 
 def _owed(space: AllocationSpace, plan: Plan) -> FloatArray:
     """Rounds of time owed to each column of ``space``, at least 0; columns newer than the plan are owed nothing."""
-    position = plan.position(space.index[space.job], space.gpu_type, space.num_gpus)
+    position = plan.position(space.index[space.job], space.gpu_type, space.num_gpus, space.partner)
     owed = plan.owed(space.now + space.round_seconds) / space.round_seconds
     known = (position >= 0) & (plan.share[position] > _NEGLIGIBLE)
     return np.where(known & (owed[position] > _NEGLIGIBLE), owed[position], 0.0)
@@ -79,13 +88,14 @@ def _fill_idle(space: AllocationSpace, chosen: IntArray, limits: RoundLimits | N
     row = space.index[space.job]
     if limits is not None:
         for column in chosen.tolist():
-            limits.admit(int(row[column]), int(space.gpu_type[column]), int(space.num_gpus[column]))
+            key = (row[column], space.gpu_type[column], space.num_gpus[column], space.partner[column])
+            limits.admit(*(int(part) for part in key))
     waiting = np.ones(space.num_jobs, dtype=bool)
     waiting[space.job[chosen]] = False
     filled: list[int] = []
     for kind, capacity in enumerate(space.capacity.tolist()):
         mine = chosen[space.gpu_type[chosen] == kind]
-        columns = ((space.gpu_type == kind) & waiting[space.job]).nonzero()[0]
+        columns = ((space.gpu_type == kind) & waiting[space.job] & (space.partner < 0)).nonzero()[0]
         columns = columns[first_of_each(space.job[columns])]
         left = capacity - space.gpu_demand[mine].sum().item()
         taken, _ = fill(row[columns], kind, space.num_gpus[columns], space.gpu_demand[columns], left, limits)

@@ -10,7 +10,8 @@ import numpy as np
 
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import BoolArray, FloatArray
-from bloxopt.selection.base import Decision, Plan, fill, first_of_each
+from bloxopt.selection.base import NO_SHARE, Decision, Plan, fill, first_of_each
+from bloxopt.selection.pairs import fill_with_pairs
 
 if TYPE_CHECKING:
     from bloxopt.formulations.policy import Policy
@@ -22,7 +23,8 @@ class Priorities:
     The priority of job i on type j is ``x_ij / f_ij`` with ``f_ij`` the part of all time given out on
     j since the plan was made that went to i, each column starting with half a round; ties go to the
     larger deficit (time owed over all earlier plans), then to the larger share. Jobs without a share
-    fill GPUs that would idle, unless the policy forbids overtaking. Source: Narayanan et al., OSDI
+    fill GPUs that would idle, unless the policy forbids overtaking. Where jobs may share GPUs, one whose turn it is beside
+    another kind of job takes the most urgent of that kind along. Source: Narayanan et al., OSDI
     2020, section 5, and its simulator.
 
     ``type_order`` names the GPU types in the order in which they are filled (default: the cluster's).
@@ -69,6 +71,12 @@ class Priorities:
 
         left = space.capacity.tolist()
         chosen: list[int] = []
+        partner: list[int] = []
+        pairing = space.catalog.pairing
+        kind_of_job = None if pairing is None else pairing.kind[plan.row]
+        worth = plan.partner < 0
+        if pairing is not None:
+            worth |= plan.share > NO_SHARE
         limits = policy.round_limits(space)
 
         def fill_type(kind: int, eligible: BoolArray) -> None:
@@ -76,6 +84,13 @@ class Priorities:
                 return
             columns = ranked[((plan.gpu_type == kind) & eligible)[ranked]]
             columns = columns[waiting[plan.row[columns]]]
+            if kind_of_job is not None:
+                columns = columns[worth[columns]]
+                pairs = fill_with_pairs(columns, plan, kind_of_job, waiting, left[kind], limits)
+                chosen.extend(pairs[0])
+                partner.extend(pairs[1])
+                left[kind] = pairs[2]
+                return
             # An elastic job has several columns on a type: only its most urgent one competes.
             columns = columns[first_of_each(plan.row[columns])]
             taken, left[kind] = fill(
@@ -97,7 +112,8 @@ class Priorities:
                 fill_type(kind, ~planned)
         picked = np.array(chosen, dtype=np.int64)
         promised = None if plan.promised is None else plan.promised[picked]
-        return Decision(plan.row[picked], plan.gpu_type[picked], plan.num_gpus[picked], promised)
+        together = None if pairing is None else np.array(partner, dtype=np.int64)
+        return Decision(plan.row[picked], plan.gpu_type[picked], plan.num_gpus[picked], promised, together)
 
     def _types(self, space: AllocationSpace, policy: Policy) -> list[int]:
         names = [name.lower() for name in space.gpu_types]

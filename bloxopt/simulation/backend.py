@@ -117,7 +117,7 @@ class SimulatedBackend:
             staying = set(beside)
             started = [row for row in started if row not in staying]
         for row, grant in before.items():
-            if (now := after.get(row)) is not grant and not stays(grant, now):
+            if (new := after.get(row)) is not grant and not stays(grant, new):
                 self._end_spell(row, grant, self.now)
                 ledger.preemptions[row] += 1
                 ledger.status[row] = JobStatus.WAITING

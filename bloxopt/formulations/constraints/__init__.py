@@ -4,6 +4,7 @@ from bloxopt.formulations.constraints.base import Constraint, Limit
 from bloxopt.formulations.constraints.cluster import Capacity, OneConfiguration, PinRunning, TimeShare
 from bloxopt.formulations.constraints.entitlements import Budget, Deadlines, MinimumShare, TenantQuota
 from bloxopt.formulations.constraints.node_capacity import NodeCapacity
+from bloxopt.formulations.constraints.sharing import PairedShares
 
 __all__ = [
     "Budget",
@@ -14,6 +15,7 @@ __all__ = [
     "MinimumShare",
     "NodeCapacity",
     "OneConfiguration",
+    "PairedShares",
     "PinRunning",
     "TenantQuota",
     "TimeShare",

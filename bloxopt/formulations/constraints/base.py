@@ -48,6 +48,8 @@ class Constraint(ProgressDependent):
     """True if the block lets a job's time shares add up to at most 1."""
     uses_spread = False
     """True if the block tells consolidated gangs from others, so that it needs columns for both."""
+    pair_threshold: float | None = None
+    """A number if the block needs columns for jobs that share GPUs: see :class:`bloxopt.pairing.Pairing`."""
 
     def limits(self, space: AllocationSpace) -> Iterable[Limit]:
         """The block as bounds on expressions."""

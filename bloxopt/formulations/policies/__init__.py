@@ -31,6 +31,12 @@ POLICIES = Registry(
         "max_sum_throughput": f"{_HERE}.max_sum_throughput:max_sum_throughput",
         "automatic": f"{_HERE}.automatic:automatic",
         "max_sum_throughput_raw": f"{_HERE}.max_sum_throughput:max_sum_throughput_raw",
+        "max_min_fairness_packed": f"{_HERE}.packed:max_min_fairness_packed",
+        "water_filling_max_min_fairness_packed": f"{_HERE}.packed:water_filling_max_min_fairness_packed",
+        "finish_time_fairness_packed": f"{_HERE}.packed:finish_time_fairness_packed",
+        "min_makespan_packed": f"{_HERE}.packed:min_makespan_packed",
+        "max_sum_throughput_packed": f"{_HERE}.packed:max_sum_throughput_packed",
+        "max_sum_throughput_raw_packed": f"{_HERE}.packed:max_sum_throughput_raw_packed",
     },
 )
 
@@ -46,6 +52,8 @@ ALIASES = {
     "min_total_duration_perf": "min_makespan",
     "finish_time_fairness_perf": "finish_time_fairness",
     "max_sum_throughput_perf": "max_sum_throughput_raw",
+    "max_min_fairness_water_filling_packed": "water_filling_max_min_fairness_packed",
+    "min_total_duration_packed": "min_makespan_packed",
 }
 """Names under which Gavel knows the policies."""
 

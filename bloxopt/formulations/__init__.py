@@ -10,13 +10,17 @@ from bloxopt.formulations.constraints import (
     Limit,
     MinimumShare,
     NodeCapacity,
+    NodeShapes,
     OneConfiguration,
     PairedShares,
     PinRunning,
+    ScaleUpLimit,
     TenantQuota,
     TimeShare,
 )
 from bloxopt.formulations.expressions import Expression, per_job
+from bloxopt.formulations.goodput import AfterRestart, Speedup
+from bloxopt.formulations.hierarchical_fairness import HierarchicalFairness
 from bloxopt.formulations.isolated_share import IsolatedShare
 from bloxopt.formulations.lexicographic import Lexicographic
 from bloxopt.formulations.measures import (
@@ -34,6 +38,7 @@ from bloxopt.formulations.measures import (
 from bloxopt.formulations.objectives import MaxMin, MaxSum, MinMax, Objective, RestartPenalty, WeightedSum
 from bloxopt.formulations.order_keys import Arrival, AttainedService, OrderKey, ShortestRemaining
 from bloxopt.formulations.policy import Policy
+from bloxopt.formulations.power_mean import PowerMean
 from bloxopt.formulations.priority import Priority
 from bloxopt.formulations.program import Program
 from bloxopt.formulations.proportional_fairness import ProportionalFairness
@@ -45,6 +50,7 @@ from bloxopt.formulations.water_filling import WaterFilling
 
 __all__ = [
     "Affine",
+    "AfterRestart",
     "Allocation",
     "AllocationSpace",
     "Arrival",
@@ -60,6 +66,7 @@ __all__ = [
     "Expression",
     "FinishTimeRatio",
     "GpusUsed",
+    "HierarchicalFairness",
     "IsolatedShare",
     "Lexicographic",
     "Limit",
@@ -68,14 +75,16 @@ __all__ = [
     "MinMax",
     "MinimumShare",
     "NodeCapacity",
+    "NodeShapes",
     "NormalizedThroughput",
     "Objective",
     "OneConfiguration",
-    "PairedShares",
     "OrderKey",
     "Outcome",
+    "PairedShares",
     "PinRunning",
     "Policy",
+    "PowerMean",
     "Priority",
     "Program",
     "ProportionalFairness",
@@ -83,8 +92,10 @@ __all__ = [
     "RemainingTime",
     "RestartPenalty",
     "Restarts",
+    "ScaleUpLimit",
     "Session",
     "ShortestRemaining",
+    "Speedup",
     "SpreadPenalty",
     "StandardForm",
     "TenantQuota",

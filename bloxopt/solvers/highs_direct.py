@@ -89,6 +89,7 @@ def highs_termination(highs: Any) -> Termination:
         status.kIterationLimit: at_hand,
         status.kSolutionLimit: at_hand,
         status.kInterrupt: at_hand,
+        status.kObjectiveTarget: at_hand,
     }
     return endings.get(highs.getModelStatus(), Termination.ERROR)
 
@@ -109,7 +110,10 @@ def highs_answer(form: StandardForm, highs: Any) -> Answer:
     )
 
 
-def _run(form: StandardForm, options: SolverOptions, warm_start: FloatArray | None) -> Answer:
+def run_highs(
+    form: StandardForm, options: SolverOptions, warm_start: FloatArray | None, target: float | None = None
+) -> Answer:
+    """Minimise a cleaned program; an integer program also stops at an objective of ``target`` or less."""
     highspy = prepared_highspy(options)
     lp = highspy.HighsLp()
     lp.num_col_, lp.num_row_ = form.num_columns, form.num_rows
@@ -126,6 +130,8 @@ def _run(form: StandardForm, options: SolverOptions, warm_start: FloatArray | No
     highs.setOptionValue("output_flag", False)
     for name, value in highs_options(form, options).items():
         highs.setOptionValue(name, value)
+    if target is not None:
+        highs.setOptionValue("objective_target", target)
     if highs.passModel(lp) == highspy.HighsStatus.kError:
         return Answer(Termination.ERROR, message="HiGHS rejected the program")
     if warm_start is not None and form.is_mip:
@@ -143,5 +149,5 @@ HIGHS = BackEnd(
     capabilities=Capabilities(
         mip=True, duals=True, warm_start=True, time_limit=True, mip_gap=True, threads=True, seed=True
     ),
-    run=_run,
+    run=run_highs,
 )

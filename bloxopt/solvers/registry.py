@@ -19,6 +19,7 @@ SOLVERS = Registry(
     {
         "auto": "bloxopt.solvers.automatic:AUTO",
         "highs": "bloxopt.solvers.highs_direct:HIGHS",
+        "prices": "bloxopt.solvers.prices:PRICES",
         "ortools:glop": "bloxopt.solvers.ortools_mathopt:GLOP",
         "ortools:pdlp": "bloxopt.solvers.ortools_mathopt:PDLP",
         "ortools:cp-sat": "bloxopt.solvers.ortools_mathopt:CP_SAT",

@@ -28,7 +28,7 @@ from bloxopt.solvers import (
 
 NAMES = {
     "ortools:glop", "ortools:pdlp", "ortools:cp-sat", "ortools:scip", "ortools:highs", "cvxpy:clarabel", "cvxpy:scs",
-    "cvxpy:highs", "pulp:cbc", "pulp:highs", "highs", "auto",
+    "cvxpy:highs", "pulp:cbc", "pulp:highs", "highs", "prices", "auto",
 }  # fmt: skip
 LINEAR = program([-3, -5], [[1, 0], [0, 2], [3, 2]], row_upper=[4, 12, 18])
 INTEGER = program([-3, -5], [[1, 0], [0, 2], [3, 2]], row_upper=[4, 12, 18], integer=True)

@@ -114,7 +114,7 @@ class Scheduler:
             assignment, started, stopped, retries = self._select_and_place(state, space)
             limits = self.policy.round_limits(space)
             if limits is not None:
-                limits.check(_running(assignment, catalog))
+                limits.check(_running(assignment, self.backend.catalog))
             if self.hosts is not None and len(assignment):
                 ranking = self.policy.rank(space)
                 order = space.index if ranking is None else space.index[ranking]

@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from bloxopt.cluster import Cluster, load_cluster
-from bloxopt.errors import FormulationError, InputError, ThroughputError, TraceError, UnknownNameError
+from bloxopt.errors import FormulationError, InputError, ThroughputError, TraceError, UnknownNameError, guarded
 from bloxopt.formulations.checks import real_numbers
 from bloxopt.jobs import BoolArray, FloatArray, IntArray, Job, JobTable
 from bloxopt.pairing import ALONE, PAIR_SHARE, PairColumns, Pairing
@@ -22,8 +22,8 @@ from bloxopt.placement.slowdown import Slowdown, as_slowdown, fewest_nodes
 from bloxopt.state import JobLedger, JobStatus
 from bloxopt.throughput import DurationThroughput, ThroughputOracle, as_oracle, checked_rates
 
-_EVERY_COUNT_UP_TO = 16
-"""Elastic jobs get every GPU count up to here, then powers of two (with their own bounds and request)."""
+EVERY_COUNT_UP_TO = 16
+"""Elastic jobs get every GPU count up to here unless the catalog is told otherwise."""
 
 
 class ConfigurationCatalog:
@@ -45,6 +45,9 @@ class ConfigurationCatalog:
 
     With a ``pair_threshold`` jobs may also share GPUs with another (:mod:`bloxopt.pairing`): ``pairing`` says which, at
     the GPU counts that they ask for. Without, ``pairing`` is None.
+
+    Elastic jobs get every GPU count up to ``every_count_up_to``, above it powers of two (with their own bounds and
+    request).
     """
 
     def __init__(
@@ -55,10 +58,12 @@ class ConfigurationCatalog:
         slowdown: Slowdown | None = None,
         spread_columns: bool = False,
         pair_threshold: float | None = None,
+        every_count_up_to: int = EVERY_COUNT_UP_TO,
     ) -> None:
         self.table = table
         self.cluster = cluster
         self.slowdown = slowdown
+        self.every_count_up_to = every_count_up_to
         self.oracle = oracle
         self.phases = Phases.of(oracle, table)
         self.phase: IntArray = np.zeros(len(table), dtype=np.int64)
@@ -67,7 +72,7 @@ class ConfigurationCatalog:
         self.requested_rate = checked_rates(oracle, table, types, table.num_gpus)
         if self.phases is not None:
             self.requested_rate = self.requested_rate.copy()  # changes as jobs progress, the oracle's own must not
-        job, counts = _gpu_counts(table)
+        job, counts = _gpu_counts(table, every_count_up_to)
         self.rigid = np.array_equal(counts, table.num_gpus) and len(job) == len(table)
         rates = self.requested_rate if self.rigid else checked_rates(oracle, table.take(job), types, counts)
         most = largest_gangs(table, cluster)[job] if needs_limit(table, cluster) else cluster.capacity[None, :]
@@ -200,6 +205,39 @@ class ConfigurationCatalog:
         """The same on that many ``nodes``: :meth:`rate_of` less what spreading costs."""
         return self.rate_of(row, gpu_type, num_gpus) * self.placement_factors(row, gpu_type, num_gpus, nodes)
 
+    @property
+    def knows_placements(self) -> bool:
+        """Whether rates follow from the GPUs on each node of a gang, as the oracle was measured."""
+        return self.slowdown is None and hasattr(self.oracle, "rates_on")
+
+    def rate_placed(self, row: IntArray, gpu_type: IntArray, counts: Sequence[tuple[int, ...]]) -> FloatArray:
+        """Steps/s of jobs ``row`` on ``counts[i]`` GPUs of each of their nodes, where :attr:`knows_placements`.
+
+        Raises :class:`~bloxopt.errors.ThroughputError` for a placement that a job makes no progress on.
+        """
+        oracle, rates = self.oracle, np.zeros(len(row))
+        assert hasattr(oracle, "rates_on")
+        for kind in np.unique(gpu_type).tolist():
+            mine = (gpu_type == kind).nonzero()[0]
+            on = [counts[position] for position in mine.tolist()]
+            name = f"the throughput oracle {type(oracle).__name__}: rates_on(jobs, gpu_type, counts)"
+            with guarded(name, ThroughputError):
+                given = np.asarray(oracle.rates_on(self.jobs(row[mine]), self.cluster.gpu_types[kind], on), dtype=float)
+            if given.shape != (len(mine),):
+                raise ThroughputError(
+                    f"{name} gave shape {given.shape}, must give one rate for each of {len(mine)} jobs"
+                )
+            bad = ~(np.isfinite(given) & (given > 0))
+            if bad.any():
+                at = int(np.argmax(bad))
+                raise ThroughputError(
+                    f"{name}: job {self.table.job_id[row[mine[at]]]!r} on {'+'.join(map(str, on[at]))} GPUs of "
+                    f"{self.cluster.gpu_types[kind]} nodes runs at {given[at]} steps/s: a placement must let every "
+                    "job progress that has a rate on as many GPUs"
+                )
+            rates[mine] = given
+        return rates
+
     def placement_factors(self, row: IntArray, gpu_type: IntArray, num_gpus: IntArray, nodes: IntArray) -> FloatArray:
         """What is left of each gang's rate on that many ``nodes``, in (0, 1]."""
         if self.slowdown is None:
@@ -241,7 +279,7 @@ def _columns_of(offsets: IntArray, row: IntArray) -> tuple[IntArray, IntArray]:
     return job, np.arange(len(job)) - np.repeat(first - start, count)
 
 
-def _gpu_counts(table: JobTable) -> tuple[IntArray, IntArray]:
+def _gpu_counts(table: JobTable, every_count_up_to: int) -> tuple[IntArray, IntArray]:
     """Job index and GPU count of every size to consider, job-major and ascending."""
     if np.array_equal(table.min_gpus, table.max_gpus):
         return np.arange(len(table)), table.num_gpus
@@ -251,7 +289,7 @@ def _gpu_counts(table: JobTable) -> tuple[IntArray, IntArray]:
     shapes = np.column_stack([table.min_gpus, table.num_gpus, table.max_gpus])
     distinct, inverse = np.unique(shapes, axis=0, return_inverse=True)
     for code, (low, asked, high) in enumerate(distinct):
-        sizes = np.arange(low, min(high, _EVERY_COUNT_UP_TO) + 1)
+        sizes = np.arange(low, min(high, every_count_up_to) + 1)
         powers = 2 ** np.arange(int(high).bit_length() + 1)
         extra = np.concatenate([powers[(powers >= low) & (powers <= high)], [low, asked, high]])
         sizes = np.union1d(sizes, extra).astype(np.int64)

@@ -18,6 +18,7 @@ PLACEMENTS = Registry(
     {
         "first_fit": "bloxopt.placement.first_fit:first_fit",
         "consolidated": "bloxopt.placement.consolidated:consolidated",
+        "emptiest_first": "bloxopt.placement.emptiest_first:EmptiestFirst",
         "spread": "bloxopt.placement.spread:spread",
         "rack_aware": "bloxopt.placement.rack_aware:rack_aware",
         "best_fit": "bloxopt.placement.best_fit:best_fit",

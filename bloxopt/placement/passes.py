@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +25,7 @@ def place_decision(
     workspace: Workspace,
     promised: BoolArray | None = None,
     partner: IntArray | None = None,
+    rank: IntArray | None = None,
 ) -> Changes:
     """Run exactly the listed jobs: those that keep their configuration keep their GPUs, the others stop first.
 
@@ -33,28 +35,41 @@ def place_decision(
     ``partner`` (gangs,) is the row of the job that a gang shares its GPUs with, -1 for none: see
     :func:`~bloxopt.placement.pairs.place_pairs`.
     """
+    requests = Requests(row, gpu_type, num_gpus, promised, rank)
     if partner is not None:
-        return place_pairs(Requests(row, gpu_type, num_gpus, promised), partner, assignment, workspace)
+        return place_pairs(requests, partner, assignment, workspace)
     if isinstance(workspace.strategy, WholeRound):
-        requests = Requests(row, gpu_type, num_gpus, promised)
         return whole_round(workspace.strategy, "place_round", requests, assignment, workspace)
-    wanted = {int(r): (int(t), int(n)) for r, t, n in zip(row, gpu_type, num_gpus, strict=True)}
+    part, host, rules = workspace.jobs.gpu_milli, workspace.jobs.host_size, workspace.rules
+    need = dict(zip(row.tolist(), num_gpus.tolist(), strict=True))
+    first = set() if promised is None else set(row[promised].tolist())
+
+    def turn(row: int) -> tuple[bool, int, int, float]:
+        return row not in first, 0 if rules is None else rules.choice(row), -need[row] * part[row], -host[row]
+
+    return keep_and_start(requests, turn, assignment, workspace)
+
+
+def keep_and_start(
+    requests: Requests, turn: Callable[[int], tuple[Any, ...]], assignment: Assignment, workspace: Workspace
+) -> Changes:
+    """Jobs that keep their configuration keep their GPUs, the others stop, and new ones are placed in ``turn``.
+
+    ``turn`` gives what to sort a row by.
+    """
+    columns = (requests.row.tolist(), requests.gpu_type.tolist(), requests.num_gpus.tolist())
+    wanted = {row: (kind, need) for row, kind, need in zip(*columns, strict=True)}
     grants = assignment.grants
-    stop = [r for r, grant in grants.items() if wanted.get(r) != (grant.gpu_type, grant.num_gpus)]
-    for r in stop:
-        workspace.give_back(r, grants[r])
+    stop = [row for row, grant in grants.items() if wanted.get(row) != (grant.gpu_type, grant.num_gpus)]
+    for row in stop:
+        workspace.give_back(row, grants[row])
     stopped = set(stop)
     start: dict[int, Grant] = {}
-    fresh = [r for r in wanted if r not in grants or r in stopped]
-    part, host = workspace.jobs.gpu_milli, workspace.jobs.host_size
-    first = set() if promised is None else set(row[promised].tolist())
-    choice = dict.fromkeys(fresh, 0) if workspace.rules is None else {r: workspace.rules.choice(r) for r in fresh}
-    for r in sorted(fresh, key=lambda r: (r not in first, choice[r], -wanted[r][1] * part[r], -host[r])):
-        kind, need = wanted[r]
-        grant = workspace.find(r, kind, need)
+    for row in sorted([row for row in wanted if row not in grants or row in stopped], key=turn):
+        grant = workspace.find(row, *wanted[row])
         if grant is not None:
-            start[r] = grant
-            workspace.take(r, grant)
+            start[row] = grant
+            workspace.take(row, grant)
     return stop, start
 
 

@@ -44,13 +44,15 @@ Strategy = Callable[[Offer, int], Found | None]
 class Requests(NamedTuple):
     """What is to run in a round: job ``row``, ``gpu_type`` and ``num_gpus`` of each gang, all (gangs,).
 
-    ``promised`` marks gangs that the plan counts on to get the fewest nodes, None for none.
+    ``promised`` marks gangs that the plan counts on to get the fewest nodes, None for none. ``rank`` is each gang's
+    place in the policy's order, the smallest served first; None for policies that have no order.
     """
 
     row: IntArray
     gpu_type: IntArray
     num_gpus: IntArray
     promised: BoolArray | None = None
+    rank: IntArray | None = None
 
 
 Changes: TypeAlias = "tuple[list[int], dict[int, Grant]]"

@@ -37,7 +37,8 @@ class Decision:
 
     ``promised`` marks gangs that the plan counts on to get the fewest nodes: they are placed first. None: none.
     ``partner`` is the row of the job that shares its GPUs, -1 for none: both must be in the decision, each with the
-    other as its partner. None: nobody shares.
+    other as its partner. None: nobody shares. ``rank`` is each one's place in the policy's order (None: it has none),
+    for placements that look at it.
     """
 
     row: IntArray
@@ -45,10 +46,11 @@ class Decision:
     num_gpus: IntArray
     promised: BoolArray | None = None
     partner: IntArray | None = None
+    rank: IntArray | None = None
 
     def place(self, assignment: Assignment, workspace: Workspace) -> Changes:
         gangs = (self.row, self.gpu_type, self.num_gpus)
-        return place_decision(*gangs, assignment, workspace, self.promised, self.partner)
+        return place_decision(*gangs, assignment, workspace, self.promised, self.partner, self.rank)
 
     def unmet(self, assignment: Assignment, catalog: ConfigurationCatalog) -> IntArray:
         if self.promised is None and len(assignment) == len(self.row):
@@ -146,6 +148,17 @@ class Plan:
         key = _column_key(row, gpu_type, num_gpus, partner)
         at = np.minimum(np.searchsorted(self._sorted_key, key), len(self._sorted_key) - 1)
         return np.where(self._sorted_key[at] == key, self._order[at], -1)
+
+    def rank(self, row: IntArray) -> IntArray | None:
+        """Place of jobs in the policy's order, one past the last for those that it did not rank; None without order."""
+        ranking = self.allocation.ranking
+        if ranking is None:
+            return None
+        space = self.allocation.space
+        place = np.full(len(space.catalog.table), len(ranking), dtype=np.int64)
+        place[space.index[ranking]] = np.arange(len(ranking))
+        ranks: IntArray = place[row]
+        return ranks
 
     def credit(
         self,

@@ -49,9 +49,9 @@ class ExactSelection:
         if space.catalog.pairing is not None:
             return Decision(row, kind, gpus, partner=partners(space, chosen))
         if plan.promised is None:
-            return Decision(row, kind, gpus)
+            return Decision(row, kind, gpus, rank=plan.rank(row))
         at = plan.position(row, kind, gpus)
-        return Decision(row, kind, gpus, (at >= 0) & plan.promised[at])
+        return Decision(row, kind, gpus, (at >= 0) & plan.promised[at], plan.rank(row))
 
     def _repay(self, space: AllocationSpace, owed: FloatArray, limits: RoundLimits | None) -> IntArray:
         """Columns of the best set of jobs."""

@@ -113,7 +113,8 @@ class Priorities:
         picked = np.array(chosen, dtype=np.int64)
         promised = None if plan.promised is None else plan.promised[picked]
         together = None if pairing is None else np.array(partner, dtype=np.int64)
-        return Decision(plan.row[picked], plan.gpu_type[picked], plan.num_gpus[picked], promised, together)
+        row = plan.row[picked]
+        return Decision(row, plan.gpu_type[picked], plan.num_gpus[picked], promised, together, plan.rank(row))
 
     def _types(self, space: AllocationSpace, policy: Policy) -> list[int]:
         names = [name.lower() for name in space.gpu_types]

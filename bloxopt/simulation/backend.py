@@ -132,17 +132,18 @@ class SimulatedBackend:
             ledger.gpus[row] = grant.num_gpus
             if math.isnan(ledger.start[row]):
                 ledger.start[row] = self.now
+                self._stall[row] = self.options.start_cost
             else:
                 ledger.restarts[row] += 1
                 self._stall[row] = self._cost[row]
+        self._assignment = assignment
         started += beside
         if started:
             rows = np.array(started, dtype=np.int64)
             ledger.partner[rows] = [after[row].partner for row in started]
-            if self.catalog.slowdown is not None:
+            if self.catalog.slowdown is not None or self.catalog.knows_placements:
                 ledger.nodes[rows] = [len(after[row].nodes) for row in started]
             self._set_rates(rows)
-        self._assignment = assignment
         self._rows = np.fromiter(after, dtype=np.int64, count=len(after))
         if self._hosts is not None:
             ledger.host_factor = self._hosts.factors(assignment)
@@ -152,7 +153,10 @@ class SimulatedBackend:
         """Note the steps/s of running jobs on what they have now, in the phase they are in."""
         ledger, catalog = self.ledger, self.catalog
         kind, gpus = ledger.gpu_type[rows], ledger.gpus[rows]
-        if catalog.slowdown is None:
+        if catalog.knows_placements:
+            grants = self._assignment.grants
+            self._rate[rows] = catalog.rate_placed(rows, kind, [grants[row].counts for row in rows.tolist()])
+        elif catalog.slowdown is None:
             self._rate[rows] = catalog.rate_of(rows, kind, gpus)
         else:
             self._rate[rows] = catalog.rate_on_nodes(rows, kind, gpus, ledger.nodes[rows])
@@ -181,7 +185,7 @@ class SimulatedBackend:
         rate, remaining = self._rate[rows], ledger.remaining_steps[rows]
         stall = self._stall[rows]
         moving = np.maximum(running - stall, 0.0)
-        if self.catalog.phases is not None and self.options.progress == "exact":
+        if self.catalog.phases is not None and self._within_rounds:
             steps, moved = self._through_phases(rows, moving)
             rate = self._rate[rows]
         elif self.catalog.pairing is not None and self.options.progress == "exact":
@@ -194,6 +198,8 @@ class SimulatedBackend:
                 possible = np.floor(possible + 1e-9)  # 300 s at 0.6 s a step are 500 steps, whatever the rounding
             steps = np.minimum(possible, remaining)
             moved = steps / rate
+            if self.options.progress == "whole_seconds":
+                moved = np.where(steps < remaining, moved, np.minimum(np.rint(moved), moving))
         if steps.any():
             self.rounds_without_progress = 0
         after = remaining - steps
@@ -213,7 +219,7 @@ class SimulatedBackend:
             held = np.where(ledger.partner[rows] >= 0, PAIR_SHARE, 1.0) * held
         ledger.attained_service[rows] += spent * held
         self._stall[rows] = np.maximum(stall - running, 0.0)
-        if self.catalog.phases is not None and self.options.progress != "exact":
+        if self.catalog.phases is not None and not self._within_rounds:
             self._enter_phases(rows[~done])
         self.now = begin + float(spent.max()) if self.options.round_end == "last_job" else end
         if done.any():
@@ -250,21 +256,31 @@ class SimulatedBackend:
             ledger.partner[left] = -1
             self._set_rates(left[ledger.gpu_type[left] >= 0])
 
+    @property
+    def _within_rounds(self) -> bool:
+        """Whether phases change at the moment inside a round at which jobs come to them."""
+        return self.options.progress in ("exact", "whole_seconds")
+
     def _through_phases(self, rows: IntArray, moving: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Steps that jobs make in ``moving`` seconds each, and how many of these they take, through their phases."""
         phases, catalog = self.catalog.phases, self.catalog
         assert phases is not None
         remaining = self.ledger.remaining_steps[rows]
         done = self.ledger.table.total_steps[rows] - remaining
+        whole = self.options.progress == "whole_seconds"
         steps, left = np.zeros(len(rows)), moving.astype(np.float64)
         while True:
             rate = self._rate[rows]
             possible = rate * left
             ahead = np.maximum(phases.ends(rows, catalog.phase[rows]) - done - steps, 0.0)
-            crossing = (possible >= ahead) & (ahead < remaining - steps)
-            stretch = np.minimum(np.where(crossing, ahead, possible), remaining - steps)
+            work = remaining - steps
+            crossing = (possible >= ahead) & (ahead < work)
+            stretch = np.minimum(np.where(crossing, ahead, possible), work)
+            seconds = stretch / rate
+            if whole:
+                seconds = np.where(crossing | (possible >= work), np.rint(seconds), seconds)
             steps += stretch
-            left = np.maximum(left - stretch / rate, 0.0)
+            left = np.maximum(left - seconds, 0.0)
             if not crossing.any():
                 return steps, moving - left
             changed = rows[crossing]
@@ -296,8 +312,8 @@ class SimulatedBackend:
 
     @property
     def highest_restart_cost(self) -> float:
-        """Seconds that the dearest restart of any job takes."""
-        return float(self._cost.max(initial=0.0))
+        """Seconds that the dearest start of any job takes."""
+        return float(self._cost.max(initial=self.options.start_cost))
 
     def _end_spell(self, row: int, grant: Grant, end: float) -> None:
         begin = self._since.pop(row)

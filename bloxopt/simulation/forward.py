@@ -102,7 +102,12 @@ def _catalog_of(space: AllocationSpace) -> ConfigurationCatalog:
     whole = space.catalog
     table = whole.table.take(space.index)
     part = ConfigurationCatalog(
-        table, whole.cluster, whole.oracle, whole.slowdown, spread_columns=whole.has_twin is not None
+        table,
+        whole.cluster,
+        whole.oracle,
+        whole.slowdown,
+        spread_columns=whole.has_twin is not None,
+        every_count_up_to=whole.every_count_up_to,
     )
     phase = whole.phase[space.index]
     moved = np.flatnonzero(phase)

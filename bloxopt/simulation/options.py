@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from bloxopt.errors import ConfigError, UnknownNameError
+from bloxopt.formulations.space import EVERY_COUNT_UP_TO
 from bloxopt.registry import Registry
 
-Progress = Literal["exact", "whole_steps", "whole_rounds", "whole_steps_in_whole_rounds"]
+Progress = Literal["exact", "whole_seconds", "whole_steps", "whole_rounds", "whole_steps_in_whole_rounds"]
 RoundEnd = Literal["fixed", "last_job", "next_event"]
 
 
@@ -19,7 +20,8 @@ class SimulationOptions:
 
     - ``round_seconds``: length of a round (s).
     - ``first_round``: when the first round starts (s); jobs that arrive before wait for it.
-    - ``progress``: ``exact`` (a job runs at its rate and finishes inside the round), ``whole_steps``
+    - ``progress``: ``exact`` (a job runs at its rate and finishes inside the round), ``whole_seconds`` (the same, but
+      the time to the end of a phase, such as an epoch, and of the job is rounded to seconds: Pollux), ``whole_steps``
       (a round runs floor(rate × round) steps and a job stops when they are done: Gavel) or
       ``whole_rounds`` (a job holds its GPUs to the end of the round in which its work is done, and that
       end is its finish time: Blox), or ``whole_steps_in_whole_rounds``: both (Synergy).
@@ -34,10 +36,13 @@ class SimulationOptions:
       from them, ``synergy`` or the path of a file of profiles.
     - ``restart_cost``: seconds without progress when a job starts again after a preemption, a move or a
       failure; None takes each job's own ``restart_cost``.
+    - ``start_cost``: the same when a job starts for the first time.
     - ``placement_slowdown``: whether a gang on more nodes than it needs runs slower, by ``simulate(slowdown=...)`` or
       else by rows for ``<type>_unconsolidated`` in the trace's throughput table.
     - ``placement_retries``: how often a round is selected again without the jobs that found no place (or not the one
       that the plan promised them), so that others can use their GPUs.
+    - ``every_gpu_count_up_to``: elastic jobs may have every GPU count up to this, above it powers of two (with their
+      own bounds and request).
     - ``solver``: used where neither the caller nor the policy names one. Which of many optimal
       allocations is found depends on it: Gavel's interior-point solver gives the middle of the optimal
       face, a simplex solver one of its corners.
@@ -56,8 +61,10 @@ class SimulationOptions:
     host_allocation_options: Mapping[str, Any] = field(default_factory=dict)
     sensitivity: str = "synergy"
     restart_cost: float | None = None
+    start_cost: float = 0.0
     placement_slowdown: bool = False
     placement_retries: int = 3
+    every_gpu_count_up_to: int = EVERY_COUNT_UP_TO
     solver: str = "auto"
 
     def __post_init__(self) -> None:
@@ -74,13 +81,16 @@ class SimulationOptions:
             _is_number(self.restart_cost) and 0 <= self.restart_cost < float("inf")
         ):
             fail("restart_cost", "None or a finite number of seconds >= 0")
+        if not _is_number(self.start_cost) or not 0 <= self.start_cost < float("inf"):
+            fail("start_cost", "a finite number of seconds >= 0")
         if not isinstance(self.placement_slowdown, bool):
             fail("placement_slowdown", "True or False")
-        retries = self.placement_retries
-        if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
-            fail("placement_retries", "a whole number >= 0")
+        for name, least in (("placement_retries", 0), ("every_gpu_count_up_to", 1)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                fail(name, f"a whole number >= {least}")
         if self.progress not in get_args(Progress):
-            fail("progress", "exact, whole_steps, whole_rounds or whole_steps_in_whole_rounds")
+            fail("progress", "exact, whole_seconds, whole_steps, whole_rounds or whole_steps_in_whole_rounds")
         if self.round_end not in ("fixed", "last_job", "next_event"):
             fail("round_end", "fixed, last_job or next_event")
         if self.round_end == "next_event" and self.progress != "exact":
@@ -165,7 +175,29 @@ SYNERGY = SimulationOptions(
 Its static traces start at 1 s, when all their jobs are there. Its policies let jobs overtake: use backfill=True.
 """
 
-PRESETS = Registry("preset", {"default": DEFAULT, "gavel": GAVEL, "blox": BLOX, "synergy": SYNERGY, "tiresias": TIRESIAS})
+POLLUX = SimulationOptions(
+    round_seconds=60.0,
+    first_round=60.0,
+    progress="whole_seconds",
+    placement="emptiest_first",
+    placement_retries=0,
+    restart_cost=30.0,
+    start_cost=30.0,
+    every_gpu_count_up_to=64,
+)
+"""Pollux' simulator (OSDI 2021): 60 s rounds, every start stalls 30 s, epochs end at whole seconds."""
+
+PRESETS = Registry(
+    "preset",
+    {
+        "default": DEFAULT,
+        "gavel": GAVEL,
+        "blox": BLOX,
+        "synergy": SYNERGY,
+        "tiresias": TIRESIAS,
+        "pollux": POLLUX,
+    },
+)
 
 
 def preset_table() -> list[dict[str, Any]]:

@@ -118,7 +118,13 @@ def simulate(
         model = as_slowdown(oracle if slowdown is None else slowdown)
         chosen = chosen.with_(placement_slowdown=True)
     catalog = ConfigurationCatalog(
-        workload.jobs, cluster, oracle, model, spread_columns=policy.uses_spread, pair_threshold=policy.pair_threshold
+        workload.jobs,
+        cluster,
+        oracle,
+        model,
+        spread_columns=policy.uses_spread,
+        pair_threshold=policy.pair_threshold,
+        every_count_up_to=chosen.every_gpu_count_up_to,
     )
     catalog.check_every_job_can_run()
     check_it_can_end(catalog, chosen, failures, max_rounds)

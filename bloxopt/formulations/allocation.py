@@ -32,6 +32,7 @@ class Allocation:
     objective, else None. ``levels`` has each counted job's value under WaterFilling (and its throughput under
     MinMax of a reciprocal), else None. ``solve_seconds`` counts the solver alone over ``num_solves``
     programs, ``build_seconds`` everything else. ``work_conserving``: whether GPUs without a claim may go to any job.
+    ``rung`` says how it came about where a deadline was set (:class:`bloxopt.anytime.Rung`).
     """
 
     space: AllocationSpace
@@ -50,6 +51,7 @@ class Allocation:
     program: Program | None = None
     prices: FloatArray | None = None
     work_conserving: bool = True
+    rung: str = "solved"
 
     @property
     def gap(self) -> float | None:

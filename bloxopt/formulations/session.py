@@ -16,6 +16,7 @@ from bloxopt.formulations.constraints.base import Constraint
 from bloxopt.formulations.diagnosis import infeasibility
 from bloxopt.formulations.dual import with_duals
 from bloxopt.formulations.program import Program
+from bloxopt.formulations.sifting import WORTH_SIFTING, sift
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.formulations.standard_form import StandardForm
 from bloxopt.jobs import FloatArray, IntArray
@@ -124,7 +125,7 @@ class Session:
         Raises :class:`~bloxopt.errors.InfeasibleError` naming blocks, ``UnboundedError`` and ``SolverError``.
         """
         form = program.compile(utility)
-        result = self._run(form)
+        result = self._sifted(program, form) or self._run(form)
         ending = result.termination
         if ending is Termination.INFEASIBLE:
             blocks = self._base.copy()
@@ -136,6 +137,10 @@ class Session:
                 f"solver {result.solver!r}: the objective grows without limit: bound the columns that blocks add, "
                 "or limit what it measures"
             )
+        if result.x is not None and np.shape(result.x) != form.cost.shape:
+            raise SolverError(
+                f"solver {result.solver!r} gave {np.shape(result.x)} values for {form.num_columns} columns: choose another"
+            )
         if result.x is None or not np.all(np.isfinite(result.x)):
             raise SolverError(
                 f"solver {result.solver!r} ended with {ending.value} and no solution"
@@ -146,6 +151,17 @@ class Session:
         if duals and result.row_duals is None and not form.is_mip:
             result = with_duals(form, result, self._run)
         return Solved(program, form, result)
+
+    def _sifted(self, program: Program, form: StandardForm) -> SolverResult | None:
+        """The optimum of a linear program with many columns that may be left out, None for others."""
+        if form.is_mip or len(program.deferred) < WORTH_SIFTING:
+            return None
+        deferred = np.zeros(form.num_columns, dtype=bool)
+        deferred[program.deferred] = True
+        group = np.full(form.num_columns, -1)
+        if self.exclusive_job is not None:
+            group[: self.space.num_columns] = self.exclusive_job
+        return sift(form, deferred, group, self._run)
 
     def _way_out(self, ending: Termination) -> str:
         if ending is Termination.LIMIT_NO_SOLUTION and self.options.time_limit is not None:

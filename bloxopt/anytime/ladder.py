@@ -1,0 +1,176 @@
+"""The ladder: an allocation by a deadline, from the first of several ways that gives a valid one."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from enum import StrEnum
+
+import numpy as np
+
+from bloxopt.anytime.greedy import carried_over, greedy_shares
+from bloxopt.errors import BloxoptError, CheckError, InfeasibleError, InputError, SolverError, UnboundedError
+from bloxopt.formulations.allocation import CHECK_TOLERANCE, Allocation, violations_of
+from bloxopt.formulations.constraints import Capacity, TimeShare
+from bloxopt.formulations.constraints.base import name_blocks
+from bloxopt.formulations.policy import Policy
+from bloxopt.formulations.program import Program
+from bloxopt.formulations.space import AllocationSpace
+from bloxopt.jobs import FloatArray
+from bloxopt.selection.base import Plan
+from bloxopt.solvers.base import Solver, SolverOptions, Termination
+from bloxopt.solvers.watchdog import Watched
+
+SOLVE_PART = 0.7
+"""Part of the time left that a solve may take: building the program before it and placing after it share the rest."""
+
+_SECOND_SOLVERS = ("highs", "cvxpy:clarabel")
+"""Asked, the first that the failed one was not, when a solver failed with time left."""
+
+
+class Rung(StrEnum):
+    """How an allocation came about, best first."""
+
+    SOLVED = "solved"
+    """Proven optimal, or to the requested gap."""
+    INCUMBENT = "incumbent"
+    """The best that the solver had found when its time was up."""
+    OTHER_SOLVER = "other_solver"
+    """From a second solver, after the first one failed."""
+    CARRIED_OVER = "carried_over"
+    """The plan before, without what is gone, and filled up greedily."""
+    GREEDY = "greedy"
+    """No solver and no earlier plan."""
+
+
+class Ladder:
+    """Allocates by a deadline, whatever the solver does; one serves every round of a scheduler.
+
+    ``budget`` is the seconds that a round may take from observing to applying. Solvers run ``watched``, in processes of
+    their own. What each rung failed with is said in the message of the allocation. Raises
+    :class:`~bloxopt.errors.InputError` for a budget that is not a number of seconds > 0.
+    """
+
+    def __init__(self, budget: float, watched: bool = True) -> None:
+        if isinstance(budget, bool) or not isinstance(budget, (int, float)) or not 0 < budget < np.inf:
+            raise InputError(f"the budget of a round is {budget!r}: it must be a finite number of seconds > 0")
+        self.budget = float(budget)
+        self.watched = watched
+        self._solvers: dict[object, Watched] = {}
+
+    def start(self, solver: str | Solver) -> None:
+        """Bring up the processes of a solver and of the second one, so that the first round need not wait for them."""
+        if self.watched:
+            self._watch(solver).start()
+            self._watch(_second(solver)).start(spare=False)
+
+    def close(self) -> None:
+        """End the processes of its solvers."""
+        while self._solvers:
+            self._solvers.popitem()[1].close()
+
+    def allocate(
+        self,
+        policy: Policy,
+        space: AllocationSpace,
+        previous: Plan | None = None,
+        *,
+        deadline: float | None = None,
+        solver: str | Solver | None = None,
+        options: SolverOptions | None = None,
+    ) -> Allocation:
+        """A valid allocation for ``space`` by ``deadline`` (``time.monotonic`` seconds; default: now plus the budget).
+
+        Valid means that no GPU type is over capacity, no job over its time, and that every upper limit holds. Lower
+        limits that a rung without a solver could not keep are named in the message. Only errors that no rung gets
+        around are raised: blocks that cannot be built.
+        """
+        end = time.monotonic() + self.budget if deadline is None else deadline
+        chosen = policy.solver if solver is None else solver
+        limits = policy.options if options is None else options
+        failures: list[str] = []
+        for rung, name in ((Rung.SOLVED, chosen), (Rung.OTHER_SOLVER, _second(chosen))):
+            left = (end - time.monotonic()) * SOLVE_PART
+            if left <= 0:
+                failures.append(f"{rung}: no time left")
+                break
+            try:
+                allocation = policy.allocate(
+                    space, self._watch(name), replace(limits, time_limit=_within(left, limits))
+                )
+            except (SolverError, CheckError, InfeasibleError, UnboundedError) as error:
+                failures.append(f"{rung}: {error}")
+                continue
+            if rung is Rung.SOLVED and allocation.termination is not Termination.OPTIMAL:
+                rung = Rung.INCUMBENT
+            return replace(allocation, rung=str(rung), message=_message(allocation.message, failures))
+        return _without_solver(policy, space, previous, failures)
+
+    def _watch(self, solver: str | Solver) -> Watched:
+        key = solver if isinstance(solver, str) else id(solver)
+        if key not in self._solvers:
+            self._solvers[key] = Watched(solver)
+        return self._solvers[key]
+
+
+def _within(left: float, limits: SolverOptions) -> float:
+    return left if limits.time_limit is None else min(left, limits.time_limit)
+
+
+def _second(solver: str | Solver) -> str:
+    return next(name for name in _SECOND_SOLVERS if name != solver)
+
+
+def _message(own: str, failures: list[str]) -> str:
+    return "; ".join([*failures, *([own] if own else [])])
+
+
+def _without_solver(policy: Policy, space: AllocationSpace, previous: Plan | None, failures: list[str]) -> Allocation:
+    """The plan before as far as it still holds, else the greedy; with the lower limits it breaks named."""
+    if policy.pair_threshold is None:
+        space = space.alone()
+    named = name_blocks(policy.blocks)
+    program = Program(space)
+    try:
+        for name, block in named.items():
+            program.block = name
+            block.build(space, program)
+    except BloxoptError as error:
+        failures.append(f"the blocks cannot be built: {error}")
+        named = name_blocks([Capacity(), TimeShare()])
+        program = Program(space)
+        for block in named.values():
+            block.build(space, program)
+    rung, most = Rung.GREEDY, None
+    if previous is not None and previous.share.any():
+        rung, most = Rung.CARRIED_OVER, carried_over(space, previous)
+    x = greedy_shares(policy, space, program, most)
+    broken = {name: float(violations_of(name, block, space, x).max(initial=0.0)) for name, block in named.items()}
+    unmet = [f"{name} by {amount:.3g}" for name, amount in broken.items() if amount > CHECK_TOLERANCE]
+    if unmet:
+        failures.append(f"not kept: {', '.join(unmet)}")
+    return Allocation(
+        space=space,
+        x=x,
+        objective=_value(policy, space, x),
+        bound=None,
+        termination=Termination.FEASIBLE,
+        solver="none",
+        solve_seconds=0.0,
+        build_seconds=0.0,
+        num_solves=0,
+        constraints=named,
+        ranking=policy.rank(space),
+        message=_message("", failures),
+        work_conserving=policy.work_conserving,
+        rung=str(rung),
+    )
+
+
+def _value(policy: Policy, space: AllocationSpace, x: FloatArray) -> float:
+    """What the objective is worth at ``x``, NaN where only a solver knows."""
+    try:
+        utility = policy.objective.utility(space, x) if space.num_columns else 0.0
+    except BloxoptError:
+        utility = None
+    return float("nan") if utility is None else (-utility if policy.objective.minimised else utility) + 0.0

@@ -76,7 +76,7 @@ class JobLedger:
         part._memories = {name: column[rows] for name, column in self._memories.items()}
         return part
 
-    def memory(self, name: str, fill: float | bool = 0.0) -> NDArray[Any]:
+    def memory(self, name: str, fill: float | bool | None = 0.0) -> NDArray[Any]:
         """What a policy or an admission remembers of every job between rounds: one value a row of the table, kept here.
 
         The array named ``name`` is made of ``fill`` when it is first asked for and is the reader's to change.

@@ -17,6 +17,10 @@ ADMISSIONS = Registry(
     "admission",
     {
         "accept_all": "bloxopt.admission.base:AcceptAll",
+        "load_threshold": "bloxopt.admission.load_threshold:LoadThreshold",
+        "deadline_feasible": "bloxopt.admission.deadline_feasible:DeadlineFeasible",
+        "elasticflow": "bloxopt.admission.elasticflow:ElasticFlow",
+        "quota": "bloxopt.admission.quota:Quota",
     },
 )
 

@@ -8,10 +8,11 @@ from typing import Protocol
 
 import numpy as np
 
+from bloxopt.errors import InputError
 from bloxopt.hosts.rates import HostRates
 from bloxopt.jobs import BoolArray, FloatArray
 from bloxopt.runtime.assignment import Assignment, HostShare
-from bloxopt.runtime.resources import Grant
+from bloxopt.runtime.resources import WHOLE_GPU, Grant
 
 
 class HostAllocation(Protocol):
@@ -41,6 +42,7 @@ class Hosts:
     def __init__(self, allocation: HostAllocation, rates: HostRates) -> None:
         self.allocation = allocation
         self.rates = rates
+        self._last: tuple[Assignment, list[int], BoolArray] | None = None
 
     @cached_property
     def expected(self) -> FloatArray:
@@ -48,13 +50,28 @@ class Hosts:
         return self.rates.best if self.allocation.gives_more else self.rates.proportional
 
     def allocate(self, assignment: Assignment, order: Sequence[int], node_up: BoolArray) -> Assignment:
-        """The assignment with CPUs and memory divided; jobs that ``order`` does not name come last."""
+        """The assignment with CPUs and memory divided; jobs that ``order`` does not name come last.
+
+        Where nothing has changed since the last division, it stands. Raises :class:`~bloxopt.errors.InputError` for
+        jobs that share GPUs.
+        """
         grants = assignment.grants
+        shared = next((row for row, grant in grants.items() if grant.milli != WHOLE_GPU), None)
+        if shared is not None:
+            raise InputError(
+                f"job {self.rates.table.job_id[shared]!r} shares its GPUs with another: a host allocation divides CPUs "
+                "and memory between jobs with whole GPUs; use a policy that does not pack jobs, or no host allocation"
+            )
         named = [row for row in order if row in grants]
         if len(named) < len(grants):
             known = set(named)
             named.extend(row for row in grants if row not in known)
-        return self.allocation.allocate(assignment, named, self.rates, node_up)
+        if self._last is not None and self._last[0] is assignment and self._last[1] == named:
+            if np.array_equal(self._last[2], node_up):
+                return assignment
+        divided = self.allocation.allocate(assignment, named, self.rates, node_up)
+        self._last = divided, named, node_up
+        return divided
 
     def factors(self, assignment: Assignment) -> FloatArray:
         """Relative rate of every job, (jobs,): with what it has, or what it may expect if it does not run."""

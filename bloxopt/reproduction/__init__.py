@@ -14,6 +14,7 @@ SYSTEMS = Registry(
     {
         "gavel": f"{_HERE}.gavel:RUNS",
         "blox": f"{_HERE}.blox:RUNS",
+        "synergy": f"{_HERE}.synergy:RUNS",
     },
 )
 """System to its runs, a tuple of :class:`Run`."""

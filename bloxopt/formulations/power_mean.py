@@ -35,6 +35,8 @@ class PowerMean(Objective):
     expression: ExpressionLike
     exponent: float = -1.0
     weighted: bool = True
+    work_conserving = False
+    """The program decides on every GPU: what it leaves idle is no use to anyone."""
 
     def __post_init__(self) -> None:
         exponent = finite_number("PowerMean: exponent", self.exponent)

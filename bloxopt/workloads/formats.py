@@ -82,6 +82,9 @@ FORMATS = Registry(
         },
         "pollux-epochs": "bloxopt.workloads.readers.pollux:EPOCHS",
         "pollux-elastic": "bloxopt.workloads.readers.pollux:ELASTIC",
+        "pollux-adaptive": "bloxopt.workloads.readers.pollux:ADAPTIVE",
+        "pollux-adaptive-fitted": "bloxopt.workloads.readers.pollux:ADAPTIVE_FITTED",
+        "shockwave-regimes": "bloxopt.workloads.readers.shockwave:REGIMES",
     },
 )
 """Every format by name; add one with a file in ``readers/`` and a name here, or ``FORMATS.register``."""

@@ -75,6 +75,8 @@ _POLLUX_NOTES = {
     "pollux": "rigid gangs at the requested batch size; throughputs measured on T4 GPUs, packed four to a node",
     "pollux-epochs": "rigid gangs at the requested batch size, epoch by epoch; rates measured on T4 GPUs, by placement",
     "pollux-elastic": "any number of GPUs at the requested batch size, epoch by epoch; rates on T4 GPUs, by placement",
+    "pollux-adaptive": "any number of GPUs at the best batch size of each epoch; rates on T4 GPUs, by placement",
+    "pollux-adaptive-fitted": "the same at the batch size that a model fitted to the measurements holds for the best",
 }
 
 
@@ -89,6 +91,26 @@ def _pollux(number: int, description: str, format: str = "pollux") -> ShippedTra
         source="Pollux (Qiao et al., OSDI 2021), github.com/petuum/adaptdl, branch osdi21-artifact",
         licence="Apache-2.0",
         notes=(_POLLUX_NOTES[format],),
+    )
+
+
+_SHOCKWAVE_NOTES = {
+    "shockwave": "jobs run at their first batch size; extra['mode'] says how it would adapt",
+    "shockwave-regimes": "batch sizes adapt as in Shockwave's simulator; a step is one at the first batch size",
+}
+
+
+def _shockwave(description: str, format: str = "shockwave") -> ShippedTrace:
+    return ShippedTrace(
+        name=f"shockwave-120{format.removeprefix('shockwave')}",
+        description=description,
+        jobs=120,
+        cluster="8x4xV100",
+        path="shockwave/canonical_120jobs.trace",
+        format=format,
+        source="Shockwave (Zheng et al., NSDI 2023), github.com/uw-mad-dash/shockwave",
+        licence="MIT",
+        notes=(_SHOCKWAVE_NOTES[format],),
     )
 
 
@@ -129,17 +151,8 @@ _SHIPPED = (
         "gavel-96", 96, "max_min_fairness.trace", "96 jobs over 12.9 hours, 1 to 4 GPUs (max-min fairness experiment)"
     ),
     _gavel("gavel-15", 15, "artifact_evaluation.trace", "15 short jobs at time 0 (artifact evaluation)"),
-    ShippedTrace(
-        name="shockwave-120",
-        description="120 jobs, 1 to 4 GPUs, with the way each adapts its batch size",
-        jobs=120,
-        cluster="8x4xV100",
-        path="shockwave/canonical_120jobs.trace",
-        format="shockwave",
-        source="Shockwave (Zheng et al., NSDI 2023), github.com/uw-mad-dash/shockwave",
-        licence="MIT",
-        notes=("jobs run at their first batch size; extra['mode'] says how it would adapt",),
-    ),
+    _shockwave("120 jobs, 1 to 4 GPUs, at their first batch size"),
+    _shockwave("the same jobs, whose batch sizes change as they train", "shockwave-regimes"),
     ShippedTrace(
         name="tiresias-60",
         description="60 short jobs, 1 to 8 GPUs",
@@ -154,6 +167,8 @@ _SHIPPED = (
     _pollux(6, "160 jobs over 8 hours, workload 6 of 8 (the one of the published tables)"),
     _pollux(6, "workload 6 as in Pollux' own simulator: rates by placement and epoch", "pollux-epochs"),
     _pollux(6, "workload 6 as for its Optimus: the same with elastic gangs", "pollux-elastic"),
+    _pollux(6, "workload 6 as for Pollux itself: elastic gangs that adapt their batch size", "pollux-adaptive"),
+    _pollux(6, "the same, batch sizes chosen by a fitted model", "pollux-adaptive-fitted"),
     ShippedTrace(
         name="synergy-100",
         description="100 single-GPU jobs within 0.1 s, with CPU and memory needs",

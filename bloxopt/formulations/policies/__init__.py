@@ -20,6 +20,13 @@ POLICIES = Registry(
         "fifo": f"{_HERE}.fifo:fifo",
         "srtf": f"{_HERE}.srtf:srtf",
         "las": f"{_HERE}.las:las",
+        "shortest": f"{_HERE}.srtf:shortest",
+        "srsf": f"{_HERE}.srtf:srsf",
+        "sjf": f"{_HERE}.srtf:sjf",
+        "ssf": f"{_HERE}.srtf:ssf",
+        "tiresias": f"{_HERE}.tiresias:tiresias",
+        "gittins": f"{_HERE}.tiresias:gittins",
+        "serpt": f"{_HERE}.tiresias:serpt",
         "isolated": f"{_HERE}.isolated:isolated",
         "max_min_fairness": f"{_HERE}.max_min_fairness:max_min_fairness",
         "max_min_fairness_agnostic": f"{_HERE}.max_min_fairness:max_min_fairness_agnostic",
@@ -37,6 +44,7 @@ POLICIES = Registry(
         "min_makespan_packed": f"{_HERE}.packed:min_makespan_packed",
         "max_sum_throughput_packed": f"{_HERE}.packed:max_sum_throughput_packed",
         "max_sum_throughput_raw_packed": f"{_HERE}.packed:max_sum_throughput_raw_packed",
+        "pollux": f"{_HERE}.pollux:pollux",
     },
 )
 

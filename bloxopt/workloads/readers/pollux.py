@@ -13,6 +13,7 @@ from bloxopt.throughput import TableThroughput, ThroughputOracle
 from bloxopt.workloads.files import TraceFile
 from bloxopt.workloads.formats import Format
 from bloxopt.workloads.pollux_applications import Application, load_applications
+from bloxopt.workloads.pollux_goodput import PolluxGoodput, Source
 from bloxopt.workloads.pollux_profiles import GPU_TYPE, load_profiles
 from bloxopt.workloads.pollux_throughput import MOST_GPUS, PolluxThroughput
 from bloxopt.workloads.shipped import data_path
@@ -85,6 +86,32 @@ def read_epochs(file: TraceFile, throughput: ThroughputOracle | None, elastic: b
     )
 
 
+def read_adaptive(file: TraceFile, throughput: ThroughputOracle | None, batch_sizes: Source = "measured") -> Trace:
+    """The same jobs as Pollux runs them: on any number of GPUs, and at the batch size that is best there in each epoch.
+
+    A job may use 1 GPU to as many as leave each the smallest share of the largest batch that was measured, 64 at most;
+    of what its owner asked for only the application counts. NCF runs on one GPU with 32,768 samples, as in Pollux' own
+    simulator. ``batch_sizes``: whether jobs know the best batch size or choose by a fitted model.
+    """
+    table, names, _, gpus = _columns(file)
+    directory = data_path("pollux/profiles")
+    applications = load_applications(directory)
+    mine = [applications[name] for name in names]
+    most = np.array([_most_gpus(application, application.max_batch_size) for application in mine])
+    fixed = [f"{name} (batch size {applications[name].max_batch_size})" for name in names]
+    return Trace.from_columns(
+        file.path.name,
+        throughput or PolluxGoodput(directory, "measured", batch_sizes),
+        job_id=table.identifiers("name"),
+        arrival=table.seconds("time"),
+        job_type=[one if name == "ncf" else name for name, one in zip(names, fixed, strict=True)],
+        total_steps=np.array([application.progress[-1] for application in mine]),
+        num_gpus=np.minimum(gpus, most),
+        min_gpus=np.ones(len(table), dtype=np.int64),
+        max_gpus=most,
+    )
+
+
 def _columns(file: TraceFile) -> tuple[Table, NDArray[np.object_], IntArray, IntArray]:
     """The rows of a workload: its table, applications, batch sizes and GPUs asked for."""
     table = Table.from_text(file, required=COLUMNS)
@@ -114,6 +141,22 @@ ELASTIC = Format(
     name="pollux-elastic",
     description="the same as pollux-epochs, on any number of GPUs at the batch size asked for",
     read=partial(read_epochs, elastic=True),
+    columns=COLUMNS,
+    detected=False,
+)
+
+ADAPTIVE = Format(
+    name="pollux-adaptive",
+    description="the same on any number of GPUs, at the best batch size in each epoch",
+    read=read_adaptive,
+    columns=COLUMNS,
+    detected=False,
+)
+
+ADAPTIVE_FITTED = Format(
+    name="pollux-adaptive-fitted",
+    description="the same as pollux-adaptive, at the batch size that a fitted model of step times holds for the best",
+    read=partial(read_adaptive, batch_sizes="fitted"),
     columns=COLUMNS,
     detected=False,
 )

@@ -18,7 +18,9 @@ from bloxopt.formulations.constraints import (
     TenantQuota,
     TimeShare,
 )
+from bloxopt.formulations.duration_distribution import DurationDistribution
 from bloxopt.formulations.expressions import Expression, per_job
+from bloxopt.formulations.gittins import ExpectedRemaining, GittinsIndex, TiresiasGittinsRank
 from bloxopt.formulations.goodput import AfterRestart, Speedup
 from bloxopt.formulations.hierarchical_fairness import HierarchicalFairness
 from bloxopt.formulations.isolated_share import IsolatedShare
@@ -36,12 +38,13 @@ from bloxopt.formulations.measures import (
     Total,
 )
 from bloxopt.formulations.objectives import MaxMin, MaxSum, MinMax, Objective, RestartPenalty, WeightedSum
-from bloxopt.formulations.order_keys import Arrival, AttainedService, OrderKey, ShortestRemaining
+from bloxopt.formulations.order_keys import Arrival, AttainedService, OrderKey, ShortestRemaining, ShortestTotal
 from bloxopt.formulations.policy import Policy
 from bloxopt.formulations.power_mean import PowerMean
 from bloxopt.formulations.priority import Priority
 from bloxopt.formulations.program import Program
 from bloxopt.formulations.proportional_fairness import ProportionalFairness
+from bloxopt.formulations.service_queues import FirstStart, QueuePosition, ServiceQueue
 from bloxopt.formulations.session import Outcome, Session
 from bloxopt.formulations.space import AllocationSpace, ConfigurationCatalog
 from bloxopt.formulations.spread import SpreadPenalty
@@ -62,9 +65,13 @@ __all__ = [
     "Constraint",
     "Cost",
     "Deadlines",
+    "DurationDistribution",
     "EffectiveThroughput",
+    "ExpectedRemaining",
     "Expression",
     "FinishTimeRatio",
+    "FirstStart",
+    "GittinsIndex",
     "GpusUsed",
     "HierarchicalFairness",
     "IsolatedShare",
@@ -88,19 +95,23 @@ __all__ = [
     "Priority",
     "Program",
     "ProportionalFairness",
+    "QueuePosition",
     "Reciprocal",
     "RemainingTime",
     "RestartPenalty",
     "Restarts",
     "ScaleUpLimit",
+    "ServiceQueue",
     "Session",
     "ShortestRemaining",
+    "ShortestTotal",
     "Speedup",
     "SpreadPenalty",
     "StandardForm",
     "TenantQuota",
     "TimeFraction",
     "TimeShare",
+    "TiresiasGittinsRank",
     "Total",
     "WaterFilling",
     "WeightedSum",

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from bloxopt.errors import FormulationError, guarded
 from bloxopt.formulations.checks import checked_flag, real_numbers, shown
 from bloxopt.formulations.progress import ProgressDependent
+from bloxopt.formulations.size_estimates import check_estimate, estimated_steps, seconds_as_requested
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import FloatArray
 
@@ -99,15 +100,48 @@ class AttainedService(OrderKey):
 
 @dataclass(frozen=True)
 class ShortestRemaining(OrderKey):
-    """Shortest remaining time: steps left over the best rate at the GPU count that the job asks for (s)."""
+    """Shortest remaining time: steps left over the best rate at the GPU count that the job asks for (s).
 
+    ``gpu_weighted``: that times the GPUs asked for, the shortest remaining service (SRSF of Tiresias, NSDI 2019).
+    ``estimate_error`` σ > 0: how much work a job is in all is not known but estimated, off by a factor ``exp(σ z)``
+    with z standard normal, drawn once a job from ``seed``; a job that outlives its estimate has nothing left.
+    """
+
+    gpu_weighted: bool = False
+    estimate_error: float = 0.0
+    seed: int = 0
     progress_dependent = True
 
+    def __post_init__(self) -> None:
+        checked_flag("ShortestRemaining", "gpu_weighted", self.gpu_weighted)
+        check_estimate("ShortestRemaining", self.estimate_error, self.seed)
+
     def key(self, space: AllocationSpace) -> FloatArray:
-        rate = space.catalog.best_requested_rate[space.index]
-        if not rate.all():
-            rate = np.where(rate > 0, rate, space.fastest_rate)
-        if space.ledger.host_factor is not None:
-            rate = rate * space.ledger.host_factor[space.index]
-        with np.errstate(divide="ignore"):
-            return space.remaining_steps / rate
+        steps = space.remaining_steps
+        if self.estimate_error:
+            done = space.catalog.table.total_steps[space.index] - steps
+            steps = np.maximum(estimated_steps(space, self.estimate_error, self.seed) - done, 0.0)
+        seconds = seconds_as_requested(space, steps, as_it_runs=True)
+        return seconds * space.requested_demand if self.gpu_weighted else seconds
+
+
+@dataclass(frozen=True)
+class ShortestTotal(OrderKey):
+    """Shortest job: all steps over the best rate at the GPU count that the job asks for (s).
+
+    ``gpu_weighted``: that times the GPUs asked for, the shortest service. ``estimate_error`` and ``seed`` as for
+    :class:`ShortestRemaining`.
+    """
+
+    gpu_weighted: bool = False
+    estimate_error: float = 0.0
+    seed: int = 0
+    progress_dependent = False
+
+    def __post_init__(self) -> None:
+        checked_flag("ShortestTotal", "gpu_weighted", self.gpu_weighted)
+        check_estimate("ShortestTotal", self.estimate_error, self.seed)
+
+    def key(self, space: AllocationSpace) -> FloatArray:
+        seconds = seconds_as_requested(space, estimated_steps(space, self.estimate_error, self.seed))
+        return seconds * space.requested_demand if self.gpu_weighted else seconds

@@ -14,6 +14,7 @@ SYSTEMS = Registry(
     {
         "gavel": f"{_HERE}.gavel:RUNS",
         "blox": f"{_HERE}.blox:RUNS",
+        "tiresias": f"{_HERE}.tiresias:RUNS",
         "synergy": f"{_HERE}.synergy:RUNS",
     },
 )

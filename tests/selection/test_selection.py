@@ -34,15 +34,18 @@ def space_of(gpus: list[int], cluster: str = "4xV100+4xK80") -> bx.AllocationSpa
     return bx.AllocationSpace.from_jobs(jobs, cluster)
 
 
-def plan_of(space: bx.AllocationSpace, shares: np.ndarray) -> Plan:
-    allocation: Any = SimpleNamespace(space=space, x=shares[space.job, space.gpu_type])
+def plan_of(space: bx.AllocationSpace, x: np.ndarray, work_conserving: bool = True) -> Plan:
+    allocation: Any = SimpleNamespace(space=space, x=x, work_conserving=work_conserving, ranking=None)
     return Plan(allocation, made_at=0.0)
 
 
-def policy(work_conserving: bool = True) -> Any:
-    return SimpleNamespace(
-        name="test", work_conserving=work_conserving, heterogeneity_aware=True, round_limits=lambda space: None
-    )
+def per_type(space: bx.AllocationSpace, shares: np.ndarray) -> np.ndarray:
+    """Shares (jobs, types) as those of the columns of rigid jobs."""
+    return shares[space.job, space.gpu_type]
+
+
+def policy() -> Any:
+    return SimpleNamespace(name="test", heterogeneity_aware=True, round_limits=lambda space: None)
 
 
 @pytest.mark.parametrize("selector", ["priorities", "exact"])
@@ -50,10 +53,10 @@ def test_over_many_rounds_every_job_receives_its_share_of_time(selector: str) ->
     space = space_of([1, 1, 2, 4, 1, 2])
     shares = np.array([[0.5, 0.25], [0.25, 0.75], [0.5, 0.5], [0.3, 0.3], [0.2, 0.05], [0.1, 0.3]])
     assert ((space.jobs.num_gpus[:, None] * shares).sum(axis=0) <= 4).all()
-    plan, choose, rounds = plan_of(space, shares), get_selector(selector), 200
+    plan, choose, rounds = plan_of(space, per_type(space, shares), work_conserving=False), get_selector(selector), 200
     for number in range(rounds):
         space.now = number * space.round_seconds
-        chosen = choose.select(policy(work_conserving=False), space, plan)
+        chosen = choose.select(policy(), space, plan)
         seconds = np.full(len(chosen.row), space.round_seconds)
         plan.credit(chosen.row, chosen.gpu_type, chosen.num_gpus, seconds)
     received = np.zeros(shares.shape)
@@ -72,7 +75,9 @@ def test_a_round_never_exceeds_capacity_nor_runs_a_job_twice(selector: str, data
         data.draw(st.lists(st.lists(st.floats(0, 1), min_size=2, max_size=2), min_size=len(gpus), max_size=len(gpus)))
     )
     for work_conserving in (True, False):
-        chosen = get_selector(selector).select(policy(work_conserving), space, plan_of(space, shares))
+        chosen = get_selector(selector).select(
+            policy(), space, plan_of(space, per_type(space, shares), work_conserving)
+        )
         assert len(set(chosen.row.tolist())) == len(chosen.row)
         used = np.bincount(chosen.gpu_type, weights=chosen.num_gpus, minlength=2)
         assert (used <= space.capacity).all()
@@ -100,7 +105,7 @@ def test_exact_selection_repays_as_much_as_any_set_of_jobs(gpus: list[int], seed
         return value if (used <= space.capacity).all() else -1.0
 
     best = max(repaid(choice) for choice in product([-1, 0, 1], repeat=len(gpus)))
-    chosen = get_selector("exact").select(policy(), space, plan_of(space, shares))
+    chosen = get_selector("exact").select(policy(), space, plan_of(space, per_type(space, shares)))
     choice = np.full(len(gpus), -1)
     choice[chosen.row] = chosen.gpu_type
     assert repaid(tuple(choice.tolist())) >= best * (1 - 2e-3) - 1e-9
@@ -109,8 +114,8 @@ def test_exact_selection_repays_as_much_as_any_set_of_jobs(gpus: list[int], seed
 def test_of_an_elastic_job_one_configuration_runs() -> None:
     jobs = [bx.Job(job_id=str(i), duration=1e4, min_gpus=1, max_gpus=4) for i in range(3)]
     space = bx.AllocationSpace.from_jobs(jobs, "8xV100")
-    allocation: Any = SimpleNamespace(space=space, x=np.full(space.num_columns, 0.25))
-    chosen = get_selector("priorities").select(policy(), space, Plan(allocation, 0.0))
+    plan = plan_of(space, np.full(space.num_columns, 0.25))
+    chosen = get_selector("priorities").select(policy(), space, plan)
     assert len(set(chosen.row.tolist())) == len(chosen.row)
     assert chosen.num_gpus.sum() <= 8
 

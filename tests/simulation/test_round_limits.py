@@ -23,6 +23,7 @@ from bloxopt.formulations import (
     TimeShare,
 )
 from bloxopt.formulations.round_limits import RoundLimits
+from bloxopt.pairing import ALONE
 
 JOBS = bx.Trace.from_jobs(
     bx.Job(job_id=f"job-{i}", num_gpus=1 + i % 2, duration=3000.0 + 10 * i, tenant="a" if i < 9 else "b")
@@ -105,6 +106,6 @@ def test_jobs_that_break_a_limit_together_are_caught_before_they_are_applied() -
     space = bx.AllocationSpace.from_jobs(JOBS, "8xV100")
     limits = RoundLimits.of([TenantQuota({"a": 3})], space)
     assert limits is not None
-    limits.check([(0, 0, 1), (1, 0, 2)])
+    limits.check([(0, 0, 1, ALONE), (1, 0, 2, ALONE)])
     with pytest.raises(CheckError, match=r"TenantQuota\[a\] allows 3 in a round and 4 would be used"):
-        limits.check([(0, 0, 1), (1, 0, 2), (2, 0, 1)])
+        limits.check([(0, 0, 1, ALONE), (1, 0, 2, ALONE), (2, 0, 1, ALONE)])

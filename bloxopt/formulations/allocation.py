@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from bloxopt.errors import CheckError, FormulationError, guarded
+from bloxopt.formulations.certificate import Certificate, Proof, verify
 from bloxopt.formulations.checks import real_numbers, shown
 from bloxopt.formulations.constraints.base import Constraint
 from bloxopt.formulations.program import Program
@@ -20,6 +21,9 @@ from bloxopt.solvers.base import Termination
 
 CHECK_TOLERANCE = 1e-6
 """Largest violation accepted, relative to a limit where that exceeds 1."""
+
+_NO_ROOM = 1e-6
+"""Rows with less room, and blocks with a smaller part of the prices, count as full, and as costing nothing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +54,7 @@ class Allocation:
     message: str = ""
     program: Program | None = None
     prices: FloatArray | None = None
+    proof: Proof | None = None
     work_conserving: bool = True
     rung: str = "solved"
 
@@ -59,6 +64,29 @@ class Allocation:
         if self.bound is None:
             return None
         return abs(self.objective - self.bound) / max(1e-10, abs(self.objective))
+
+    @cached_property
+    def certificate(self) -> Certificate:
+        """What is proven of it, checked independently of the solver."""
+        proof = self.proof
+        verification = None if proof is None or proof.form.is_mip else verify(proof)
+        return Certificate(str(self.termination), self.objective, self.bound, self.gap, self.binding, verification)
+
+    @cached_property
+    def binding(self) -> dict[str, float]:
+        """Constraint blocks that cost utility: the summed size of their rows' prices, largest first.
+
+        Where there are no prices (a MIP, a closed form), the blocks with rows without room, and how many.
+        """
+        duals, slacks = self.duals, self.slacks
+        if duals is not None:
+            cost = {name: float(rows.abs().sum()) for name, rows in duals.items() if name in self.constraints}
+        elif slacks is not None:
+            cost = {name: float((rows <= _NO_ROOM).sum()) for name, rows in slacks.items() if name in self.constraints}
+        else:
+            return {}
+        least = _NO_ROOM * max(cost.values(), default=0.0)
+        return dict(sorted(((n, c) for n, c in cost.items() if c > least), key=lambda entry: -entry[1]))
 
     @cached_property
     def duals(self) -> dict[str, pd.Series[float]] | None:

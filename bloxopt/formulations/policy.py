@@ -160,6 +160,7 @@ class Policy:
             message=outcome.message,
             program=outcome.program,
             prices=outcome.prices,
+            proof=outcome.proof,
             work_conserving=self.work_conserving,
         )
         allocation.check()

@@ -11,6 +11,7 @@ import numpy as np
 
 from bloxopt.errors import FormulationError, SolverError, UnboundedError, guarded
 from bloxopt.formulations.affine import Affine
+from bloxopt.formulations.certificate import Proof
 from bloxopt.formulations.checks import shown
 from bloxopt.formulations.constraints.base import Constraint
 from bloxopt.formulations.diagnosis import infeasibility
@@ -41,6 +42,12 @@ class Solved:
         return np.clip(self.result.x[: self.program.space.num_columns], 0.0, 1.0)
 
     @property
+    def proof(self) -> Proof:
+        """The program with its solution, for anyone to verify."""
+        assert self.result.x is not None
+        return Proof(self.form, self.result.x, self.result.row_duals)
+
+    @property
     def utility(self) -> float:
         """Value of what was maximised."""
         assert self.result.objective is not None
@@ -58,7 +65,8 @@ class Outcome:
 
     ``utility`` and ``bound`` (an upper bound, None if unknown) are in the sense of maximisation. ``prices``
     (rows of ``program``) is the change of the utility per unit of each row's active bound. ``ranking`` is the
-    order of jobs of a priority objective, ``levels`` what each job was guaranteed by a level objective.
+    order of jobs of a priority objective, ``levels`` what each job was guaranteed by a level objective. ``proof`` is
+    the program whose optimality is that of the whole, None for objectives solved in stages or in closed form.
     """
 
     x: FloatArray
@@ -70,6 +78,7 @@ class Outcome:
     ranking: IntArray | None = None
     levels: FloatArray | None = None
     message: str = ""
+    proof: Proof | None = None
 
 
 class Session:
@@ -139,7 +148,7 @@ class Session:
             )
         if result.x is not None and np.shape(result.x) != form.cost.shape:
             raise SolverError(
-                f"solver {result.solver!r} gave {np.shape(result.x)} values for {form.num_columns} columns: choose another"
+                f"solver {result.solver!r} gave {np.shape(result.x)} values for {form.num_columns} columns: use another"
             )
         if result.x is None or not np.all(np.isfinite(result.x)):
             raise SolverError(
@@ -195,4 +204,5 @@ def outcome_of(solved: Solved) -> Outcome:
         program=solved.program,
         prices=None if duals is None else -duals,
         message=solved.result.message,
+        proof=solved.proof,
     )

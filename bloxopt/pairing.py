@@ -39,7 +39,7 @@ class PairedThroughput(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class PairColumns:
-    """Configurations of jobs beside a partner: ``job`` (0 …), ``gpu_type``, ``num_gpus``, ``partner`` kind, ``rate``."""
+    """Configurations beside a partner: ``job`` (0 …), ``gpu_type``, ``num_gpus``, kind of the ``partner``, ``rate``."""
 
     job: IntArray
     gpu_type: IntArray
@@ -51,14 +51,15 @@ class PairColumns:
 class Pairing:
     """Which kinds of jobs may share GPUs.
 
-    ``kind`` (jobs,) of each job of the table, -1 for jobs that never share: those that take part of a GPU already or want
-    their nodes for themselves. ``factor`` (kinds, kinds, types) is what kind a keeps of its rate beside kind b on GPU
+    ``kind`` (jobs,) of each job of the table, -1 for jobs that take part of a GPU already: these have no partner.
+    ``factor`` (kinds, kinds, types) is what kind a keeps of its rate beside kind b on GPU
     type j, 0 where that is not possible: of different gang sizes, without a profile, or not worth it. ``names`` of the
     kinds are their job types.
 
-    A pair is worth it if the parts that both keep of their rates add up to more than ``threshold``. At 1 (as much as they
-    get in turns) nothing is lost: a pair that keeps less is replaced by turns in which both get as much, with less
-    time and fewer GPUs.
+    A pair is worth it if the parts that both keep of their rates add up to more than ``threshold``. At 1 (as much as
+    they get in turns) nothing is lost: a pair that keeps less is replaced by turns in which both get as much, with
+    less time and fewer GPUs. Jobs that state needs share with those of the same needs and tenant; such as want nodes
+    for themselves, or keep apart from others, do not share.
     """
 
     def __init__(self, kind: IntArray, factor: FloatArray, names: Sequence[str], num_gpus: IntArray) -> None:
@@ -79,8 +80,8 @@ class Pairing:
         for node in cluster.nodes:
             if MIG_LABEL in dict(node.labels):
                 raise InputError(
-                    f"node {node.name!r}: GPUs that are partitioned cannot be shared by pairs of jobs: use a policy that "
-                    f"does not pack, or drop the node's label {MIG_LABEL!r}"
+                    f"node {node.name!r}: GPUs that are partitioned cannot be shared by pairs of jobs: use a policy "
+                    f"that does not pack, or drop the node's label {MIG_LABEL!r}"
                 )
         described = states_needs(table, cluster)
         columns = [table.job_type, table.num_gpus]
@@ -146,8 +147,8 @@ def _checked_pairs(oracle: Any, names: Sequence[str], num_gpus: IntArray, gpu_ty
     if raw is None:
         raise ThroughputError(
             f"{who} does not say how fast jobs run beside each other, which a policy that packs jobs needs: give "
-            "TableThroughput(table, pairs=...), a table in Gavel's JSON with partners, an oracle with paired_rates(), or "
-            "use a policy that does not pack"
+            "TableThroughput(table, pairs=...), a table in Gavel's JSON with partners or an oracle with "
+            "paired_rates(), or use a policy that does not pack"
         )
     try:
         rates = np.asarray(raw, dtype=np.float64)
@@ -162,7 +163,7 @@ def _checked_pairs(oracle: Any, names: Sequence[str], num_gpus: IntArray, gpu_ty
     if bad.any():
         a, b, j = (int(axis[0]) for axis in np.nonzero(bad))
         raise ThroughputError(
-            f"throughput of {names[a]!r} beside {names[b]!r} on {num_gpus[a]} x {gpu_types[j]} is {rates[a, b, j]}: it must "
-            "be a finite number of steps/s >= 0"
+            f"throughput of {names[a]!r} beside {names[b]!r} on {num_gpus[a]} x {gpu_types[j]} is {rates[a, b, j]}: "
+            "it must be a finite number of steps/s >= 0"
         )
     return rates

@@ -282,7 +282,7 @@ def _checked_key(key: Any) -> tuple[str, str, int]:
 def paired_rates_by_type(
     pairs: Mapping[tuple[str, str, str, int], Sequence[float]],
 ) -> dict[str, dict[tuple[str, str, int], float]]:
-    """GPU type → (job type, partner's, GPUs) → steps/s beside it, in both orders; raises for what contradicts itself."""
+    """GPU type → (job type, partner's, GPUs) → steps/s beside it, in both orders; raises for what is given twice."""
     known: dict[str, dict[tuple[str, str, int], float]] = {}
     for key, rates in pairs.items():
         try:
@@ -300,7 +300,8 @@ def paired_rates_by_type(
             before = on_type.setdefault((first, second, count), value)
             if abs(before - value) > 1e-9 * max(before, value):
                 raise ThroughputError(
-                    f"throughput of {first!r} beside {second!r} on {count} x {gpu_type} is given as {before} and {value}"
+                    f"throughput of {first!r} beside {second!r} on {count} x {gpu_type} is given as {before} and as "
+                    f"{value}"
                 )
     return known
 

@@ -49,6 +49,8 @@ class Program:
         self._integer: list[BoolArray] = [np.zeros(space.num_columns, dtype=bool)]
         self.num_columns = space.num_columns
         self.num_rows = 0
+        self.deferred: IntArray = np.zeros(0, dtype=np.int64)
+        """Columns that are many and need not be there for the program to be feasible: see ``sifting``."""
         self._entries: list[tuple[IntArray, IntArray, FloatArray]] = []
         self._row_bounds: list[tuple[FloatArray, FloatArray]] = []
 

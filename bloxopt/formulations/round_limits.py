@@ -25,8 +25,8 @@ _ROUNDING = 1e-6
 class RoundLimits:
     """Rows ``Σ use x ≤ room`` over the columns of a space for x of 0 and 1, with what is left of each.
 
-    Columns are found by job row of the ledger, GPU type, GPU count and kind of the partner; :meth:`admit` keeps count while a round is
-    filled.
+    Columns are found by job row of the ledger, GPU type, GPU count and kind of the partner; :meth:`admit` keeps count
+    while a round is filled.
     """
 
     def __init__(self, space: AllocationSpace, use: csc_array, room: FloatArray, names: Sequence[str]) -> None:
@@ -116,7 +116,7 @@ class RoundLimits:
         return _Rows(self.use, self.room, self.names)
 
     def check(self, running: Iterable[tuple[int, int, int, int]]) -> None:
-        """Raise :class:`CheckError` if jobs running together, as (row, GPU type, GPUs, partner's kind), break a limit."""
+        """Raise :class:`CheckError` if jobs that run, as (row, GPU type, GPUs, partner's kind), break a limit."""
         columns = [self._column[key] for key in running if key in self._column]
         total = self.use[:, columns].sum(axis=1)
         over = total - self.room - 1e-4 * np.maximum(1.0, np.abs(self.room))

@@ -89,13 +89,13 @@ class ConfigurationCatalog:
         if pair_threshold is not None:
             if self.has_twin is not None:
                 raise FormulationError(
-                    "a program cannot both pack jobs and decide where gangs are spread: drop the pairs, or NodeCapacity "
-                    "and SpreadPenalty"
+                    "a program cannot both pack jobs and decide where gangs are spread: drop PairedShares, or "
+                    "NodeCapacity and SpreadPenalty"
                 )
             if self.phases is not None:
                 raise ThroughputError(
-                    "jobs whose rates change as they progress cannot share GPUs: how fast a pair is in which phase is not "
-                    "known; use a policy that does not pack, or an oracle without phases"
+                    "jobs whose rates change as they progress cannot share GPUs, because how fast pairs are in which "
+                    "phase is not known: use a policy that does not pack, or an oracle without phases"
                 )
             self.pairing = Pairing.of(oracle, table, cluster, self.requested_rate, pair_threshold)
         self.offsets: IntArray = np.concatenate([[0], np.cumsum(np.bincount(job[row], minlength=len(table)))]).astype(
@@ -356,9 +356,10 @@ class AllocationSpace:
         (s) defaults to the last arrival. ``slowdown`` (anything that
         :func:`~bloxopt.placement.slowdown.as_slowdown` takes) adds columns for gangs on more nodes than
         necessary, ``pair_threshold`` columns for jobs that share GPUs (``Policy.pair_threshold`` says which value a
-        policy wants; 1 loses nothing). ``state`` sets columns of the :class:`~bloxopt.state.JobLedger` (in arrival order):
-        ``remaining_steps``, ``attained_seconds``, ``attained_service``, ``isolated_seconds``, ``gpu_type`` (codes of
-        the cluster's types, -1 for a job that waits), ``gpus`` (default: what a running job asks for) and ``nodes``.
+        policy wants; 1 loses nothing). ``state`` sets columns of the :class:`~bloxopt.state.JobLedger` (in arrival
+        order): ``remaining_steps``, ``attained_seconds``, ``attained_service``, ``isolated_seconds``, ``gpu_type``
+        (codes of the cluster's types, -1 for a job that waits), ``gpus`` (default: what a running job asks for) and
+        ``nodes``.
         Raises :class:`~bloxopt.errors.InputError` naming the argument that cannot be used.
         """
         cluster = load_cluster(cluster)

@@ -75,8 +75,8 @@ def check_places_pairs(workspace: Workspace) -> None:
     """Raise :class:`~bloxopt.errors.InputError` where the placement cannot give two jobs the same GPUs."""
     if isinstance(workspace.strategy, WholeRound):
         raise InputError(
-            f"placement {type(workspace.strategy).__name__} places all gangs of a round at once and knows no pairs of jobs "
-            "on the same GPUs: use 'consolidated' or 'first_fit', or a policy that does not pack"
+            f"placement {type(workspace.strategy).__name__} places all gangs of a round at once and knows no pairs of "
+            "jobs on the same GPUs: use 'consolidated' or 'first_fit', or a policy that does not pack"
         )
 
 

@@ -69,7 +69,7 @@ def fill_with_pairs(
 
 
 def _first_waiting(queue: list[int], row: list[int], waiting: BoolArray, job: int) -> int:
-    """The last entry of ``queue`` whose job waits and is not ``job``, -1 for none; jobs that do not wait are dropped."""
+    """The last entry of ``queue`` whose job waits and is not ``job``, -1 for none; it drops those that do not wait."""
     while queue and not waiting[row[queue[-1]]]:
         queue.pop()
     for position in reversed(queue):
@@ -81,7 +81,8 @@ def _first_waiting(queue: list[int], row: list[int], waiting: BoolArray, job: in
 def partners(space: AllocationSpace, columns: IntArray) -> IntArray:
     """Row of the partner of each of the chosen ``columns``, -1 for those without one, (columns,).
 
-    Of every kind beside another there must be as many as the other way round, and of a kind beside itself an even number.
+    Of every kind beside another there must be as many as the other way round, and of a kind beside itself an even
+    number.
     """
     found = np.full(len(columns), -1)
     pairing = space.catalog.pairing

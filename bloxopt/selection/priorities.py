@@ -23,9 +23,9 @@ class Priorities:
     The priority of job i on type j is ``x_ij / f_ij`` with ``f_ij`` the part of all time given out on
     j since the plan was made that went to i, each column starting with half a round; ties go to the
     larger deficit (time owed over all earlier plans), then to the larger share. Jobs without a share
-    fill GPUs that would idle, unless the policy forbids overtaking. Where jobs may share GPUs, one whose turn it is beside
-    another kind of job takes the most urgent of that kind along. Source: Narayanan et al., OSDI
-    2020, section 5, and its simulator.
+    fill GPUs that would idle, unless the policy forbids overtaking. Where jobs may share GPUs, one whose turn it is
+    beside another kind of job takes the most urgent of that kind along. Source: Narayanan et al., OSDI 2020, section 5,
+    and its simulator.
 
     ``type_order`` names the GPU types in the order in which they are filled (default: the cluster's).
     ``fill_each_type`` True fills a type's idle GPUs before the next type is looked at, as Gavel's

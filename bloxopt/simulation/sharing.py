@@ -1,4 +1,4 @@
-"""Jobs that share GPUs: how far each gets in a round in which its partner may finish, and when it changes only its partner."""
+"""Jobs that share GPUs: how far each gets in a round in which its partner may finish, and what is no restart."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def until_partners_leave(
 ) -> tuple[FloatArray, FloatArray]:
     """Steps made in a round, and the seconds of work they take, where a job is faster once its partner has finished.
 
-    Per running job: ``rate`` beside its partner and ``alone`` (steps/s), ``remaining`` steps, seconds of ``stall`` before
-    it moves, ``running`` seconds in the round; ``partner`` is its position here, -1 for none. Until the partner has
-    finished, if it does, both run at the shared rate, also while one of them is stalled.
+    Per running job: ``rate`` beside its partner and ``alone`` (steps/s), ``remaining`` steps, seconds of ``stall``
+    before it moves, ``running`` seconds in the round; ``partner`` is its position here, -1 for none. Until the partner
+    has finished, if it does, both run at the shared rate, also while one of them is stalled.
     """
     span = np.broadcast_to(np.asarray(running, dtype=np.float64), rate.shape)
     finish = stall + remaining / rate

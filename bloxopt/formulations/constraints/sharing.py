@@ -21,7 +21,8 @@ from bloxopt.jobs import BoolArray, FloatArray, IntArray
 class PairedShares(Constraint):
     """Time beside a partner is equal on both sides: pairs of jobs on the same GPUs (Gavel's space sharing).
 
-    With ``x_iBj`` the time share of job i beside a job of kind B on GPU type j (see :mod:`bloxopt.pairing`), for kinds A ≠ B
+    With ``x_iBj`` the time share of job i beside a job of kind B on GPU type j (see :mod:`bloxopt.pairing`), for kinds
+    A ≠ B
 
         Σ_{i in A} x_iBj = Σ_{k in B} x_kAj
 
@@ -29,8 +30,8 @@ class PairedShares(Constraint):
     that can be divided among pairs of jobs (a transportation problem; a graph without loops that has these
     degrees), so the program has the same optimum as one with a column for each pair of jobs, and far fewer columns.
 
-    ``threshold`` says which pairs are considered: those whose normalised throughputs add up to more. 1 loses nothing. With
-    ``whole`` a kind's jobs pair up within a round: for policies with OneConfiguration, whose time shares are 0 or 1.
+    ``threshold`` says which pairs are considered: those whose normalised throughputs add up to more. 1 loses nothing.
+    With ``whole`` a kind's jobs pair up within a round: for policies with OneConfiguration, whose shares are 0 or 1.
     Source: Narayanan et al., OSDI 2020, §3.1, where pairs are columns of their own.
     """
 
@@ -49,6 +50,7 @@ class PairedShares(Constraint):
 
     def build(self, space: AllocationSpace, program: Program) -> None:
         groups = _Groups.of(space)
+        program.deferred = (space.partner >= 0).nonzero()[0]
         balance = groups.between(space)
         program.add_rows(balance, lower=0.0, upper=0.0, labels=lambda: groups.labels(space, groups.different))
         column = groups.within
@@ -134,7 +136,7 @@ class _Groups:
 
     @property
     def _is_same(self) -> BoolArray:
-        return np.equal(self.key[:, 0], self.key[:, 1])
+        return np.asarray(np.equal(self.key[:, 0], self.key[:, 1]))
 
     @property
     def same(self) -> IntArray:
@@ -149,8 +151,8 @@ class _Groups:
     @property
     def within(self) -> IntArray:
         """Columns of jobs beside another of their own kind."""
-        paired = (self.of_column >= 0).nonzero()[0]
-        return paired[self.sign[paired] == 0]
+        within: IntArray = ((self.of_column >= 0) & (self.sign == 0)).nonzero()[0]
+        return within
 
     def between(self, space: AllocationSpace) -> Affine:
         """A row for each group of two kinds: the time of the one kind beside the other less that of the other."""

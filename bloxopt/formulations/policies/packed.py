@@ -16,8 +16,8 @@ from bloxopt.formulations.policies.water_filling import water_filling_max_min_fa
 def packed(base: Callable[..., Policy], threshold: float = 1.0, **options: Any) -> Policy:
     """The policy that the factory ``base`` makes, with jobs that may share their GPUs in pairs.
 
-    Pairs are considered whose normalised throughputs add up to more than ``threshold``; 1 loses nothing. ``options`` go to
-    ``base``; ``constraints`` among them are those beside :class:`~bloxopt.formulations.PairedShares`.
+    Pairs are considered whose normalised throughputs add up to more than ``threshold``; 1 loses nothing. ``options``
+    go to ``base``; ``constraints`` among them are those beside :class:`~bloxopt.formulations.PairedShares`.
     """
     blocks = options.pop("constraints", None)
     blocks = (Capacity(), TimeShare()) if blocks is None else tuple(blocks)

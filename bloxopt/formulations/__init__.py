@@ -18,6 +18,7 @@ from bloxopt.formulations.constraints import (
     TenantQuota,
     TimeShare,
 )
+from bloxopt.formulations.deadline_order import EarliestDeadline
 from bloxopt.formulations.duration_distribution import DurationDistribution
 from bloxopt.formulations.expressions import Expression, per_job
 from bloxopt.formulations.gittins import ExpectedRemaining, GittinsIndex, TiresiasGittinsRank
@@ -44,6 +45,7 @@ from bloxopt.formulations.power_mean import PowerMean
 from bloxopt.formulations.priority import Priority
 from bloxopt.formulations.program import Program
 from bloxopt.formulations.proportional_fairness import ProportionalFairness
+from bloxopt.formulations.satisfactory_shares import SatisfactoryShares
 from bloxopt.formulations.service_queues import FirstStart, QueuePosition, ServiceQueue
 from bloxopt.formulations.session import Outcome, Session
 from bloxopt.formulations.space import AllocationSpace, ConfigurationCatalog
@@ -66,6 +68,7 @@ __all__ = [
     "Cost",
     "Deadlines",
     "DurationDistribution",
+    "EarliestDeadline",
     "EffectiveThroughput",
     "ExpectedRemaining",
     "Expression",
@@ -100,6 +103,7 @@ __all__ = [
     "RemainingTime",
     "RestartPenalty",
     "Restarts",
+    "SatisfactoryShares",
     "ScaleUpLimit",
     "ServiceQueue",
     "Session",

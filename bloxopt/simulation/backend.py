@@ -48,6 +48,7 @@ class SimulatedBackend:
         self._nodes_changed = False
         self._rate: FloatArray = np.zeros(len(table))
         self._stall: FloatArray = np.zeros(len(table))
+        self._asked_phase: IntArray = catalog.phase.copy()
         self._cost: FloatArray = (
             table.restart_cost if options.restart_cost is None else np.full(len(table), options.restart_cost)
         )
@@ -288,10 +289,12 @@ class SimulatedBackend:
             self._set_rates(changed)
 
     def _enter_phases(self, rows: IntArray) -> None:
-        """Jobs that have come to another phase in a round run at its rates from the next round on."""
+        """Jobs that have come to another phase in a round run at its rates from the next round on, or the one after."""
         catalog = self.catalog
         assert catalog.phases is not None
         phase = catalog.phases.phase_at(rows, self.ledger.table.total_steps[rows] - self.ledger.remaining_steps[rows])
+        if self.options.phase_change == "round_after_next":
+            phase, self._asked_phase[rows] = self._asked_phase[rows], phase
         changed = phase != catalog.phase[rows]
         if changed.any():
             catalog.enter_phase(rows[changed], phase[changed])

@@ -12,6 +12,7 @@ from bloxopt.registry import Registry
 
 Progress = Literal["exact", "whole_seconds", "whole_steps", "whole_rounds", "whole_steps_in_whole_rounds"]
 RoundEnd = Literal["fixed", "last_job", "next_event"]
+PhaseChange = Literal["next_round", "round_after_next"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,8 @@ class SimulationOptions:
     - ``round_end``: ``fixed``; ``last_job``: a round ends when its last job stops (Gavel); or ``next_event``: it ends
       when a job arrives or completes, a node fails or comes back, or the policy's order changes (a queue limit of
       Tiresias), and after ``round_seconds`` at the latest. Needs ``progress`` ``exact``.
+    - ``phase_change``: where phases (see :mod:`bloxopt.phases`) do not change inside rounds, a job that comes to
+      another one has its rates from the ``next_round`` on in which it runs, or the ``round_after_next`` (Shockwave).
     - ``solve_interval``: seconds that pass at least between two plans, whatever changes (Gavel 1920).
     - ``selector`` and ``selector_options``: how a plan becomes a round (see ``bloxopt.selection``).
     - ``placement`` and ``placement_options``: how a gang gets its nodes (see ``bloxopt.placement``).
@@ -43,6 +46,8 @@ class SimulationOptions:
       that the plan promised them), so that others can use their GPUs.
     - ``every_gpu_count_up_to``: elastic jobs may have every GPU count up to this, above it powers of two (with their
       own bounds and request).
+    - ``round_budget``: seconds of real time that deciding a round may take: see :class:`bloxopt.anytime.Ladder`. None: as
+      long as it takes. With a budget, results depend on how fast the machine is.
     - ``solver``: used where neither the caller nor the policy names one. Which of many optimal
       allocations is found depends on it: Gavel's interior-point solver gives the middle of the optimal
       face, a simplex solver one of its corners.
@@ -52,6 +57,7 @@ class SimulationOptions:
     first_round: float = 0.0
     progress: Progress = "exact"
     round_end: RoundEnd = "fixed"
+    phase_change: PhaseChange = "next_round"
     solve_interval: float = 0.0
     selector: str = "priorities"
     selector_options: Mapping[str, Any] = field(default_factory=dict)
@@ -64,6 +70,7 @@ class SimulationOptions:
     start_cost: float = 0.0
     placement_slowdown: bool = False
     placement_retries: int = 3
+    round_budget: float | None = None
     every_gpu_count_up_to: int = EVERY_COUNT_UP_TO
     solver: str = "auto"
 
@@ -89,10 +96,18 @@ class SimulationOptions:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 fail(name, f"a whole number >= {least}")
+        if self.round_budget is not None and not (
+            _is_number(self.round_budget) and 0 < self.round_budget < float("inf")
+        ):
+            fail("round_budget", "None or a finite number of seconds > 0")
         if self.progress not in get_args(Progress):
             fail("progress", "exact, whole_seconds, whole_steps, whole_rounds or whole_steps_in_whole_rounds")
         if self.round_end not in ("fixed", "last_job", "next_event"):
             fail("round_end", "fixed, last_job or next_event")
+        if self.phase_change not in get_args(PhaseChange):
+            fail("phase_change", "next_round or round_after_next")
+        if self.phase_change != "next_round" and self.progress in ("exact", "whole_seconds"):
+            fail("phase_change", f"next_round with progress={self.progress!r}, which changes phases inside rounds")
         if self.round_end == "next_event" and self.progress != "exact":
             fail("progress", "exact with round_end='next_event': rounds end in the middle of a step")
 
@@ -187,6 +202,21 @@ POLLUX = SimulationOptions(
 )
 """Pollux' simulator (OSDI 2021): 60 s rounds, every start stalls 30 s, epochs end at whole seconds."""
 
+SHOCKWAVE = SimulationOptions(
+    round_seconds=120.0,
+    progress="whole_steps",
+    round_end="last_job",
+    phase_change="round_after_next",
+    solve_interval=1000.0,
+    placement="first_fit",
+    placement_retries=0,
+    restart_cost=20.0,
+    start_cost=20.0,
+    solver="cvxpy:clarabel",
+)
+"""Shockwave's simulator (NSDI 2023), a descendant of Gavel's: 120 s rounds, every start costs 20 s, and a job that asks
+for another batch size gets it after one more round; plans at least 1000 s apart."""
+
 PRESETS = Registry(
     "preset",
     {
@@ -196,6 +226,7 @@ PRESETS = Registry(
         "synergy": SYNERGY,
         "tiresias": TIRESIAS,
         "pollux": POLLUX,
+        "shockwave": SHOCKWAVE,
     },
 )
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from bloxopt.errors import FormulationError, InputError
 from bloxopt.formulations.checks import real_numbers, shown
@@ -25,11 +26,13 @@ class DurationDistribution:
     no durations.
     """
 
-    def __init__(self, durations: ArrayLike | str | Path) -> None:
+    def __init__(self, durations: Iterable[float] | str | Path) -> None:
         if isinstance(durations, (str, Path)):
             samples: NDArray[Any] = _read(Path(durations))
         else:
-            samples = real_numbers("durations", durations, "numbers > 0, or the path of a file with one a line")
+            wanted = "numbers > 0, or the path of a file with one a line"
+            listed = list(durations) if isinstance(durations, Iterable) else durations
+            samples = real_numbers("durations", listed, wanted)
             wrong = ~(np.isfinite(samples) & (samples > 0))
             if samples.ndim != 1 or not len(samples):
                 raise FormulationError(f"durations is {shown(durations)}, must be a list of at least one number > 0")
@@ -43,7 +46,8 @@ class DurationDistribution:
         beyond = self._beyond(attained)
         count = len(self.samples) - beyond
         left = self._sum[-1] - self._sum[beyond] - attained * count
-        return np.divide(left, count, out=np.full(len(count), np.inf), where=count > 0)
+        mean: FloatArray = np.divide(left, count, out=np.full(len(count), np.inf), where=count > 0)
+        return mean
 
     def gittins_index(self, attained: FloatArray, quantum: float | None = None) -> tuple[FloatArray, FloatArray]:
         """Gittins index of each service ``a`` received, and the service until it is to be worked out again.
@@ -80,7 +84,8 @@ class DurationDistribution:
         """Samples that end within ``delta`` (positions ``first`` to ``last``) over the service that all would use."""
         ends = last - first
         used = self._sum[last] - self._sum[first] - attained * ends + delta * (len(self.samples) - last)
-        return np.divide(ends, used, out=np.zeros(np.shape(used)), where=ends > 0)
+        ratio: FloatArray = np.divide(ends, used, out=np.zeros(np.shape(used)), where=ends > 0)
+        return ratio
 
 
 def _read(path: Path) -> FloatArray:

@@ -46,10 +46,10 @@ class ServiceQueue(OrderKey):
         checked_flag(name, "gpu_weighted", self.gpu_weighted)
         object.__setattr__(self, "limits", limits)
 
-    def key(self, space: AllocationSpace) -> IntArray:
+    def key(self, space: AllocationSpace) -> FloatArray:
         service = space.attained_service if self.gpu_weighted else space.attained_seconds
         if self.promote_knob is None:
-            return self._queue(space, service)
+            return self._queue(space, service).astype(np.float64)
         index, ledger = space.index, space.ledger
         service = service - self._since_promotion(space, "service")
         queue = self._queue(space, service)
@@ -62,7 +62,7 @@ class ServiceQueue(OrderKey):
             ledger.memory("service_queue.seconds")[rows] = ledger.attained_seconds[rows]
             ledger.memory("service_queue.since", math.nan)[rows] = math.nan
             ledger.memory("service_queue.promotions")[rows] += 1
-        return queue
+        return queue.astype(np.float64)
 
     def next_change(self, space: AllocationSpace) -> float:
         """Seconds until a running job reaches its next limit or a waiting one is promoted."""

@@ -1,4 +1,4 @@
-"""Tiresias' simulator (Gu et al., NSDI 2019) on its 60 jobs and 4 nodes of 4 GPUs, which it counts but does not place."""
+"""Tiresias' simulator (Gu et al., NSDI 2019) on its 60 jobs; it counts the GPUs of 4 nodes of 4, no placement."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def tiresias(
     ``start`` (by first start: the paper), ``arrival``, ``service`` (LAS), or ``gittins`` (2D-Gittins, with
     ``durations`` and ``quantum``, see :func:`gittins`). ``gpu_weighted`` False counts seconds run instead.
     """
-    queues = ServiceQueue(tuple(limits) if _is_list(limits) else limits, promote_knob, gpu_weighted)
+    queues = ServiceQueue(limits, promote_knob, gpu_weighted)
     orders: dict[str, Callable[[], list[OrderKey]]] = {
         "running_first": lambda: [QueuePosition(queues)],
         "joined": lambda: [QueuePosition(queues, running_first=False)],
@@ -134,8 +134,4 @@ def _distribution(durations: Durations) -> DurationDistribution:
         from bloxopt.workloads.shipped import data_path
 
         return DurationDistribution(data_path(DURATIONS))
-    return DurationDistribution(list(durations) if _is_list(durations) else durations)
-
-
-def _is_list(value: object) -> bool:
-    return isinstance(value, Iterable) and not isinstance(value, (str, Path))
+    return DurationDistribution(durations)

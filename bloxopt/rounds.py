@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from collections.abc import Collection, Iterator
+import time
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from bloxopt.admission.base import AcceptAll, Admission, checked_decision
+from bloxopt.anytime import Ladder, Rung
 from bloxopt.formulations.allocation import Allocation
 from bloxopt.formulations.policy import Policy
 from bloxopt.formulations.space import AllocationSpace, ConfigurationCatalog
@@ -33,7 +34,8 @@ _SHORTEST_ROUND = 1e-3
 class Round:
     """What happened in one round; times in seconds, ``allocation`` None if the plan was kept.
 
-    ``retries`` is how often the round was selected again because some gangs found no place.
+    ``retries`` is how often the round was selected again because some gangs found no place. ``decide_seconds`` of real
+    time passed from observing to applying, ``late_seconds`` of them after the deadline, if there is one.
     """
 
     time: float
@@ -46,6 +48,8 @@ class Round:
     gpus_up: int
     allocation: Allocation | None
     retries: int = 0
+    decide_seconds: float = 0.0
+    late_seconds: float = 0.0
 
 
 @dataclass(eq=False)
@@ -59,6 +63,9 @@ class Scheduler:
 
     A gang that is selected but finds no place, or not the one its plan promises, is cut out of the round, and
     the round is selected again, at most ``placement_retries`` times; the try that delivers most counts.
+
+    ``ladder`` gives every round a deadline that is met whatever the solver does; None: a round takes as long as it
+    takes, and a solver that fails is an error.
 
     ``inspect`` is shown every allocation as soon as it is made, with :meth:`allocate`, to judge it.
 
@@ -80,6 +87,7 @@ class Scheduler:
     event_driven: bool = False
     hosts: Hosts | None = None
     inspect: Callable[[Allocation, Callable[[AllocationSpace], Allocation]], None] | None = None
+    ladder: Ladder | None = None
 
     def __post_init__(self) -> None:
         self._plan: Plan | None = None
@@ -92,6 +100,9 @@ class Scheduler:
         self._finished = 0
         self._rates_version = 0
         self._ran_nothing = False
+        self._deadline = math.inf
+        if self.ladder is not None:
+            self.ladder.start(self.policy.solver if self.solver is None else self.solver)
 
     @property
     def plan(self) -> Plan | None:
@@ -101,6 +112,8 @@ class Scheduler:
     def run_round(self) -> Round:
         """One pass of the loop; afterwards the backend has let the round go by."""
         state = self.backend.observe()
+        began = time.monotonic()
+        self._deadline = began + self.ladder.budget if self.ladder is not None else math.inf
         if state.nodes_changed:
             cluster = self.backend.catalog.cluster
             self._capacity = cluster.capacity_of(state.node_up & ~cluster.node_drained)
@@ -120,6 +133,7 @@ class Scheduler:
                 order = space.index if ranking is None else space.index[ranking]
                 assignment = self.hosts.allocate(assignment, order.tolist(), space.node_up)
         self.backend.apply(assignment)
+        decided = time.monotonic()
         used = assignment.free.gpus_used
         record = Round(
             state.now,
@@ -132,6 +146,8 @@ class Scheduler:
             int(self._capacity.sum()),
             allocation,
             retries,
+            decided - began,
+            max(decided - self._deadline, 0.0),
         )
         self._credit(self.backend.wait(self._order_changes(state) if self.event_driven else math.inf))
         self._ran_nothing = not len(assignment)
@@ -139,7 +155,16 @@ class Scheduler:
 
     def allocate(self, space: AllocationSpace) -> Allocation:
         """What the policy allocates in ``space``, with the solver and options of this scheduler."""
-        return self.policy.allocate(space, solver=self.solver, options=self.solver_options)
+        if self.ladder is None:
+            return self.policy.allocate(space, solver=self.solver, options=self.solver_options)
+        return self.ladder.allocate(
+            self.policy,
+            space,
+            self._plan,
+            deadline=self._deadline,
+            solver=self.solver,
+            options=self.solver_options,
+        )
 
     def _select_and_place(self, state: ClusterState, space: AllocationSpace) -> tuple[Assignment, int, int, int]:
         """The assignment of this round, how many jobs start and stop, and how often it was selected again."""
@@ -160,7 +185,7 @@ class Scheduler:
             value = _delivered(after, catalog)
             if value > most + 1e-9:
                 best, most = (after, *counts), value
-            if not len(unmet) or tries == self.placement_retries:
+            if not len(unmet) or tries == self.placement_retries or time.monotonic() > self._deadline:
                 assert best is not None
                 return *best, tries
             space = space.without(np.asarray(unmet))
@@ -201,7 +226,7 @@ class Scheduler:
             if not (self._stale or self.policy.progress_dependent):
                 return None
             # As in Gavel, a plan made at time zero starts no interval, and a round in which nothing ran ends it.
-            waits = space.now - previous.made_at < self.solve_interval
+            waits = not self.policy.decides_rounds and space.now - previous.made_at < self.solve_interval
             if waits and previous.made_at > 0 and not self._ran_nothing:
                 return None
         self._isolated.account(space)
@@ -214,7 +239,8 @@ class Scheduler:
         else:
             self.selector.replanned(previous, space.now)
         self._plan = plan
-        self._stale = False
+        # What no solver gave is planned again as soon as may be.
+        self._stale = allocation.rung in (Rung.CARRIED_OVER, Rung.GREEDY)
         return allocation
 
     def _credit(self, ran: Ran) -> None:

@@ -227,6 +227,7 @@ class SimulationSection(Section):
     sensitivity: Text | None = None
     placement_slowdown: bool | None = None
     placement_retries: Annotated[int, Field(ge=0)] | None = None
+    round_budget: Positive | None = None
     restart_cost: NonNegative | None = None
 
 

@@ -14,7 +14,7 @@ from bloxopt.simulation.backend import SimulatedBackend
 from bloxopt.simulation.result import SimulationResult
 from bloxopt.state import JobStatus
 
-_NO_SOLVE = (False, None, None, np.nan, np.nan, np.nan, 0, 0.0, 0.0)
+_NO_SOLVE = (False, None, None, None, np.nan, np.nan, np.nan, None, None, 0, 0.0, 0.0)
 _COLUMNS = (
     "time",
     "seconds",
@@ -27,14 +27,19 @@ _COLUMNS = (
     "started",
     "stopped",
     "solved",
+    "rung",
     "termination",
     "solver",
     "objective",
     "bound",
     "gap",
+    "binding",
+    "verified",
     "solves",
     "solve_seconds",
     "build_seconds",
+    "decide_seconds",
+    "late_seconds",
 )
 
 
@@ -55,11 +60,14 @@ class Recorder:
             if answer is None
             else (
                 True,
+                answer.rung,
                 str(answer.termination),
                 answer.solver,
                 answer.objective,
                 answer.bound,
                 answer.gap,
+                ", ".join(answer.binding),
+                None if (proof := answer.certificate.verification) is None else proof.verified,
                 answer.num_solves,
                 answer.solve_seconds,
                 answer.build_seconds,
@@ -78,6 +86,8 @@ class Recorder:
                 record.started,
                 record.stopped,
                 *solve,
+                record.decide_seconds,
+                record.late_seconds,
             )
         )
 

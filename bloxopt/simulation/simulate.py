@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bloxopt.admission import Admission, get_admission
+from bloxopt.anytime import Ladder
 from bloxopt.cluster import Cluster, load_cluster
 from bloxopt.errors import BloxoptError, InputError
 from bloxopt.formulations.allocation import Allocation
@@ -143,18 +144,13 @@ def simulate(
         inspect=inspect,
         event_driven=chosen.round_end == "next_event",
         hosts=hosts,
+        ladder=None if chosen.round_budget is None else Ladder(chosen.round_budget),
     )
-    recorder = Recorder()
-    patience = _ROUNDS_WITHOUT_PROGRESS * (10 if isinstance(failures, RandomFailures) else 1)
-    patience += int(10 * backend.highest_restart_cost / chosen.round_seconds)
-    while not backend.finished and (max_rounds is None or len(recorder) < max_rounds):
-        record = scheduler.run_round()
-        recorder.add(record, backend.now)
-        if backend.rounds_without_progress >= patience:
-            raise _stuck(scheduler, chosen)
-        if progress is not None:
-            progress(ProgressUpdate(backend.ledger.num_finished, len(workload.jobs), backend.now, len(recorder)))
-    backend.close()
+    try:
+        recorder = _run(scheduler, chosen, failures, max_rounds, progress)
+    finally:
+        if scheduler.ladder is not None:
+            scheduler.ladder.close()
     config = {
         "trace": workload.name,
         "cluster": cluster.describe(),
@@ -184,6 +180,30 @@ def _hosts(
         return None
     profiles = as_profiles(options.sensitivity if sensitivity is None else sensitivity)
     return Hosts(chosen, HostRates(profiles, catalog))
+
+
+def _run(
+    scheduler: Scheduler,
+    chosen: SimulationOptions,
+    failures: Failures,
+    max_rounds: int | None,
+    progress: Callable[[ProgressUpdate], None] | None,
+) -> Recorder:
+    """Rounds until every job is done, or enough of them."""
+    backend = scheduler.backend
+    assert isinstance(backend, SimulatedBackend)
+    recorder = Recorder()
+    patience = _ROUNDS_WITHOUT_PROGRESS * (10 if isinstance(failures, RandomFailures) else 1)
+    patience += int(10 * backend.highest_restart_cost / chosen.round_seconds)
+    while not backend.finished and (max_rounds is None or len(recorder) < max_rounds):
+        record = scheduler.run_round()
+        recorder.add(record, backend.now)
+        if backend.rounds_without_progress >= patience:
+            raise _stuck(scheduler, chosen)
+        if progress is not None:
+            progress(ProgressUpdate(backend.ledger.num_finished, len(backend.ledger.table), backend.now, len(recorder)))
+    backend.close()
+    return recorder
 
 
 def _stuck(scheduler: Scheduler, options: SimulationOptions) -> BloxoptError:

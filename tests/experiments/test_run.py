@@ -9,7 +9,7 @@ from bloxopt.errors import BloxoptError, ConfigError, ResultError
 from bloxopt.experiments import compare, load_experiment, load_result, make_experiment, run_and_save, run_experiment
 from bloxopt.experiments.store import load_config
 
-TIMINGS = ["solve_seconds", "build_seconds"]
+TIMINGS = ["solve_seconds", "build_seconds", "decide_seconds"]
 
 JOBS = """job_id,arrival,duration,num_gpus
 a,0,3600,2

@@ -96,9 +96,7 @@ def tune(j, servers, consolidate: bool):
         places = spread_over(servers, j["gpus"], demand, consolidate)
     if places is None:
         for server, count in short_servers(servers, j["gpus"]):
-            peers = sorted(
-                server["jobs"], key=lambda p: (len(p["places"]), -p["share"][0], -p["share"][1])
-            )
+            peers = sorted(server["jobs"], key=lambda p: (len(p["places"]), -p["share"][0], -p["share"][1]))
             for peer in peers:
                 if fits(server, count, demand):
                     break
@@ -133,9 +131,7 @@ def simulate(jobs, order: str, tuned: bool, servers: int = 4, consolidate: bool 
         active.sort(key=sort_key(order, tuned, now))
         for j in active:
             j["speedup"] = j["best"]
-        machines = [
-            {"id": i, "gpus": GPUS, "cpus": CPUS, "memory": MEMORY, "jobs": []} for i in range(servers)
-        ]
+        machines = [{"id": i, "gpus": GPUS, "cpus": CPUS, "memory": MEMORY, "jobs": []} for i in range(servers)]
         free, running = servers * GPUS, []
         for j in active:
             if j["gpus"] <= free:

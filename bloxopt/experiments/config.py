@@ -82,6 +82,12 @@ def _gpu_range(limits: list[int]) -> list[int]:
     return limits
 
 
+def _tightness(limits: list[float]) -> list[float]:
+    if len(limits) != 2 or limits[0] > limits[1]:
+        raise ValueError(f"is {limits!r}: needs two multiples of the duration, the tightest first, such as [0.5, 1.5]")
+    return limits
+
+
 Text = Annotated[str, AfterValidator(_non_empty)]
 Weights = Annotated[dict[str, NonNegative], AfterValidator(_some_weight)]
 GpuWeights = Annotated[dict[str, NonNegative], AfterValidator(_gpu_counts), AfterValidator(_some_weight)]
@@ -136,6 +142,7 @@ class TraceSection(Section):
     job_types: Weights | None = None
     load: Positive | None = None
     elastic_range: Annotated[list[Count], AfterValidator(_gpu_range)] | None = None
+    deadlines: Annotated[list[Positive], AfterValidator(_tightness)] | None = None
     restart_cost: NonNegative | None = None
     seed: Seed | None = None
 

@@ -242,6 +242,10 @@ def _loaded(experiment: Experiment, section: TraceSection) -> Trace:
     if section.elastic_range is not None:
         with _at(experiment, "trace.elastic_range"):
             trace = trace.with_elastic_range(*section.elastic_range)
+    if section.deadlines is not None:
+        tightest, loosest = section.deadlines
+        with _at(experiment, "trace.deadlines"):
+            trace = trace.with_deadlines(tightest, loosest, seed)
     if section.restart_cost is not None:
         with _at(experiment, "trace.restart_cost"):
             trace = trace.with_restart_cost(section.restart_cost)

@@ -71,7 +71,7 @@ def _scale(
         job, profile, held = plan.jobs[position], plan.profiles.get(position), has.get(position)
         for kind in range(len(job.sizes)) if held is None else (held[0],):
             sizes = job.sizes[kind]
-            at = 0 if held is None else int(sizes.at_most(np.float64(held[1])))
+            at = 0 if held is None else sizes.position(held[1])
             for bigger, rate in zip(sizes.counts[at + 1 :].tolist(), sizes.rates[at + 1 :].tolist(), strict=True):
                 after = _gpu_seconds(job, profile, kind, bigger, length)
                 if not np.isfinite(after):
@@ -101,7 +101,7 @@ def _gpu_seconds(job: PlannedJob, profile: Profile | None, kind: int, count: int
     A job without a plan keeps them. inf if its deadline would be missed.
     """
     if profile is None:
-        rate = float(job.sizes[kind].rates[job.sizes[kind].at_most(np.float64(count))])
+        rate = float(job.sizes[kind].rates[job.sizes[kind].position(count)])
         lost = 0.0 if (kind, count) == (job.gpu_type, job.gpus) or not job.started else job.restart
         return job.share * count * (lost + job.work / rate)
     counts, kinds = profile.counts.copy(), profile.kinds.copy()

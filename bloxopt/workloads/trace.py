@@ -45,6 +45,7 @@ class Trace:
     with_gpu_demand = transforms.with_gpu_demand
     with_job_types = transforms.with_job_types
     with_elastic_range = transforms.with_elastic_range
+    with_deadlines = transforms.with_deadlines
     with_throughput = transforms.with_throughput
     with_restart_cost = transforms.with_restart_cost
 

@@ -211,6 +211,23 @@ def with_elastic_range(trace: Trace, /, min_gpus: int, max_gpus: int) -> Trace:
 
 
 @checked_arguments(TraceError)
+def with_deadlines(
+    trace: Trace, /, tightest: float = 0.5, loosest: float = 1.5, seed: int = 0, *, gpu_type: str = "V100"
+) -> Trace:
+    """Every job has a deadline at its arrival + λ × its duration, with λ uniform from ``tightest`` to ``loosest``.
+
+    Durations are seconds on the GPUs that a job asks for (on ``gpu_type`` where only a throughput table gives them);
+    λ < 1 can be met by elastic jobs alone, on more GPUs than they ask for. As ElasticFlow's trace generator draws
+    them, with 0.5 and 1.5 (Gu et al., ASPLOS 2023).
+    """
+    if not (0 < tightest <= loosest < math.inf):
+        raise TraceError(f"deadlines from {tightest!r} to {loosest!r} durations: needs 0 < tightest <= loosest < inf")
+    factor = np.random.default_rng(checked_seed(seed)).uniform(tightest, loosest, len(trace))
+    deadline = trace.jobs.arrival + factor * _finite_durations(trace, gpu_type)
+    return replace(trace, jobs=replace(trace.jobs, deadline=deadline))
+
+
+@checked_arguments(TraceError)
 def with_throughput(trace: Trace, /, source: Any) -> Trace:
     """The same jobs with other throughputs: an oracle, a function, a table or a path to one."""
     return replace(trace, throughput=as_oracle(source))

@@ -28,6 +28,10 @@ class Sizes:
         """Position of the largest gang, 0 if there is none."""
         return len(self.counts) - 1
 
+    def position(self, gpus: int) -> int:
+        """Position of the largest gang within that many GPUs."""
+        return int(np.searchsorted(self.counts, gpus, side="right")) - 1
+
     def at_most(self, gpus: FloatArray) -> IntArray:
         """Position of the largest gang within each number of GPUs."""
         position: IntArray = np.searchsorted(self.counts, gpus, side="right") - 1

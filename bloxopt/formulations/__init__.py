@@ -25,7 +25,9 @@ from bloxopt.formulations.gittins import ExpectedRemaining, GittinsIndex, Tiresi
 from bloxopt.formulations.goodput import AfterRestart, Speedup
 from bloxopt.formulations.hierarchical_fairness import HierarchicalFairness
 from bloxopt.formulations.isolated_share import IsolatedShare
+from bloxopt.formulations.least_remaining_time import LeastRemainingTime
 from bloxopt.formulations.lexicographic import Lexicographic
+from bloxopt.formulations.marginal_gain import MarginalGain
 from bloxopt.formulations.measures import (
     ColumnValue,
     Cost,
@@ -45,6 +47,7 @@ from bloxopt.formulations.power_mean import PowerMean
 from bloxopt.formulations.priority import Priority
 from bloxopt.formulations.program import Program
 from bloxopt.formulations.proportional_fairness import ProportionalFairness
+from bloxopt.formulations.remaining_estimates import AsMeasured, AtPresentRate, RemainingEstimate
 from bloxopt.formulations.satisfactory_shares import SatisfactoryShares
 from bloxopt.formulations.service_queues import FirstStart, QueuePosition, ServiceQueue
 from bloxopt.formulations.session import Outcome, Session
@@ -59,6 +62,8 @@ __all__ = [
     "Allocation",
     "AllocationSpace",
     "Arrival",
+    "AsMeasured",
+    "AtPresentRate",
     "AttainedService",
     "Budget",
     "Capacity",
@@ -78,8 +83,10 @@ __all__ = [
     "GpusUsed",
     "HierarchicalFairness",
     "IsolatedShare",
+    "LeastRemainingTime",
     "Lexicographic",
     "Limit",
+    "MarginalGain",
     "MaxMin",
     "MaxSum",
     "MinMax",
@@ -100,6 +107,7 @@ __all__ = [
     "ProportionalFairness",
     "QueuePosition",
     "Reciprocal",
+    "RemainingEstimate",
     "RemainingTime",
     "RestartPenalty",
     "Restarts",

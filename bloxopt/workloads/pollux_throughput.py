@@ -32,6 +32,7 @@ class PolluxThroughput:
         self._kinds: dict[str, tuple[Application, float]] = {}
         self._rates: dict[tuple[str, Counts], FloatArray] = {}
         self._packed: dict[str, FloatArray] = {}
+        self._seconds: dict[str, FloatArray] = {}
 
     def kind(self, job_type: str) -> tuple[Application, float]:
         """Application and batch size of a job type; raises :class:`ThroughputError` for a name that is not one."""
@@ -69,6 +70,34 @@ class PolluxThroughput:
             return rate
         total = np.array([min(sum(on), MOST_GPUS + 1) for on in counts])
         return np.where(rate > 0, rate, self.rates(jobs, [gpu_type], total)[:, 0])
+
+    def remaining_seconds(self, jobs: JobTable, gpu_types: Sequence[str], num_gpus: IntArray) -> FloatArray:
+        """Seconds that each job would still take on ``num_gpus[i]`` packed GPUs of each type, (jobs, types).
+
+        As in the simulator's Optimus: the iterations that were measured at the job's batch size from the end of the
+        epoch it is in, one in the last epoch, times the seconds of one. inf on other types and counts.
+        """
+        left = np.full(len(jobs), np.inf)
+        for code in np.unique(jobs.job_type):
+            mine = ((jobs.job_type == code) & (num_gpus <= MOST_GPUS)).nonzero()[0]
+            name = jobs.job_types[code]
+            application, batch_size = self.kind(name)
+            made = application.between(application.iterations, batch_size)
+            iterations = np.maximum(made[-1] - made[jobs.phase[mine]], 1.0)
+            left[mine] = iterations * self._step_seconds(name)[num_gpus[mine]]
+        on_type = np.array([name.upper() == GPU_TYPE for name in gpu_types])
+        return np.where(on_type, left[:, None], np.inf)
+
+    def _step_seconds(self, job_type: str) -> FloatArray:
+        """Seconds of an iteration on packed GPUs, (GPUs from 0,); inf where not measured."""
+        if job_type not in self._seconds:
+            application, batch_size = self.kind(job_type)
+            steps = [
+                application.step_seconds(packed(count), application.split(batch_size, count))
+                for count in range(1, MOST_GPUS + 1)
+            ]
+            self._seconds[job_type] = np.nan_to_num(np.array([np.inf, *steps]), nan=np.inf)
+        return self._seconds[job_type]
 
     def _table(self, job_type: str) -> FloatArray:
         """Rates on packed GPUs, (GPUs from 0, epochs)."""

@@ -29,6 +29,7 @@ POLICIES = Registry(
         "serpt": f"{_HERE}.tiresias:serpt",
         "edf": f"{_HERE}.edf:edf",
         "elasticflow": f"{_HERE}.elasticflow:elasticflow",
+        "optimus": f"{_HERE}.optimus:optimus",
         "isolated": f"{_HERE}.isolated:isolated",
         "max_min_fairness": f"{_HERE}.max_min_fairness:max_min_fairness",
         "max_min_fairness_agnostic": f"{_HERE}.max_min_fairness:max_min_fairness_agnostic",

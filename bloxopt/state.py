@@ -29,7 +29,8 @@ class JobLedger:
     GPU-seconds received · ``isolated_seconds`` time the work done so far would have taken on an
     equal share of the cluster (finish-time fairness; kept by the scheduler) · ``gpu_type`` and
     ``gpus`` what the job runs on now, -1 and 0 when it does not · ``nodes`` how many nodes it spans or last spanned
-    (kept where placement matters to the rate) · ``partner`` row of the job on the same GPUs, -1 for none · ``start`` and ``finish`` absolute
+    (kept where placement matters to the rate) · ``partner`` row of the job on the same GPUs, -1 for none ·
+    ``start`` and ``finish`` absolute
     seconds, NaN before they happen · ``preemptions`` and ``restarts`` counts · ``active`` rows of the
     jobs that wait or run, in order of admission · ``num_finished`` how many are done · ``host_factor`` what CPUs and
     memory do to each job's rate: a running job's as it is, a waiting one's as it would be at best (None where no host
@@ -72,6 +73,9 @@ class JobLedger:
             if isinstance(column, np.ndarray) and name != "active":
                 setattr(part, name, column[rows])
         part.active = np.arange(len(rows))
+        position = np.full(len(self.partner), -1)
+        position[rows] = np.arange(len(rows))
+        part.partner = np.where(part.partner >= 0, position[part.partner], -1)
         part.notes = dict(self.notes)
         part._memories = {name: column[rows] for name, column in self._memories.items()}
         return part

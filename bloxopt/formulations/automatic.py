@@ -165,6 +165,11 @@ class AutomaticPolicy(Policy):
     def uses_spread(self) -> bool:
         return any(candidate.uses_spread for candidate in self.candidates)
 
+    @property
+    def pair_threshold(self) -> float | None:
+        thresholds = [candidate.pair_threshold for candidate in self.candidates]
+        return min((threshold for threshold in thresholds if threshold is not None), default=None)
+
     def round_limits(self, space: AllocationSpace) -> RoundLimits | None:
         return self.chosen(space).round_limits(space)
 

@@ -1,8 +1,8 @@
 """Linear programs with far more columns than a solution uses: the others are offered to the solver only if they pay.
 
 Columns that pairs of jobs need (:mod:`bloxopt.pairing`) are *deferred*: the program is solved without them, its prices
-tell which of them would improve it, and these join, until none does. The last prices prove that the answer is optimal for
-the whole program. A pair needs a column on each side, tied by a row of its own: while neither side has joined, that
+tell which of them would improve it, and these join, until none does. The last prices prove that the answer is optimal
+for the whole program. A pair needs a column on each side, tied by a row of its own: while neither side has joined, that
 row's price is free, and is chosen so that the best column of either side looks equally good.
 Source: sifting (Bixby et al., 1992), column generation in which all columns are known.
 """

@@ -85,6 +85,7 @@ class ConfigurationCatalog:
         if slowdown is not None and spread_columns:
             job, row = job[row], np.arange(len(row))
             row = self._add_spread_columns(job, slowdown)
+        self.pair_threshold = pair_threshold
         self.pairing: Pairing | None = None
         if pair_threshold is not None:
             if self.has_twin is not None:

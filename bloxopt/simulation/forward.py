@@ -20,6 +20,7 @@ from bloxopt.simulation.backend import SimulatedBackend
 from bloxopt.simulation.failures import NodeEvents
 from bloxopt.simulation.options import SimulationOptions
 from bloxopt.solvers.base import Solver, SolverOptions
+from bloxopt.state import JobLedger
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +66,7 @@ def look_ahead(
     ledger.start[:] = np.nan
     ledger.start[~np.isnan(first)] = -np.inf  # has run before: starting again is a restart
     running = np.flatnonzero(ledger.gpu_type >= 0)
-    assignment = _assignment_of(catalog, running, ledger.gpu_type[running], ledger.gpus[running], space)
+    assignment = _assignment_of(catalog, running, ledger, space)
     backend = SimulatedBackend(catalog, chosen, NodeEvents(None, space.cluster, 0), ledger)
     backend.resume(space.now, assignment, space.node_up)
     scheduler = Scheduler(
@@ -108,6 +109,7 @@ def _catalog_of(space: AllocationSpace) -> ConfigurationCatalog:
         whole.slowdown,
         spread_columns=whole.has_twin is not None,
         every_count_up_to=whole.every_count_up_to,
+        pair_threshold=whole.pair_threshold,
     )
     phase = whole.phase[space.index]
     moved = np.flatnonzero(phase)
@@ -117,7 +119,7 @@ def _catalog_of(space: AllocationSpace) -> ConfigurationCatalog:
 
 
 def _assignment_of(
-    catalog: ConfigurationCatalog, rows: IntArray, kinds: IntArray, gpus: IntArray, space: AllocationSpace
+    catalog: ConfigurationCatalog, rows: IntArray, ledger: JobLedger, space: AllocationSpace
 ) -> Assignment:
     """Places for the jobs that run, as a placement would find them on the empty cluster."""
     empty = Assignment(catalog.cluster, catalog.table)
@@ -127,7 +129,8 @@ def _assignment_of(
     workspace = Workspace(
         empty, catalog.cluster, catalog.table, space.node_up, get_placement("first_fit"), rules, catalog.runs_on
     )
-    stop, start = place_decision(rows, kinds, gpus, empty, workspace)
+    partner = None if catalog.pairing is None else ledger.partner[rows]
+    stop, start = place_decision(rows, ledger.gpu_type[rows], ledger.gpus[rows], empty, workspace, partner=partner)
     return empty.change(stop, start)
 
 

@@ -42,6 +42,7 @@ POLICIES = Registry(
         "automatic": f"{_HERE}.automatic:automatic",
         "max_sum_throughput_raw": f"{_HERE}.max_sum_throughput:max_sum_throughput_raw",
         "gandiva": f"{_HERE}.gandiva:gandiva",
+        "antman": f"{_HERE}.antman:antman",
         "max_min_fairness_packed": f"{_HERE}.packed:max_min_fairness_packed",
         "water_filling_max_min_fairness_packed": f"{_HERE}.packed:water_filling_max_min_fairness_packed",
         "finish_time_fairness_packed": f"{_HERE}.packed:finish_time_fairness_packed",

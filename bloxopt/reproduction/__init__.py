@@ -16,6 +16,7 @@ SYSTEMS = Registry(
         "blox": f"{_HERE}.blox:RUNS",
         "tiresias": f"{_HERE}.tiresias:RUNS",
         "synergy": f"{_HERE}.synergy:RUNS",
+        "pollux": f"{_HERE}.pollux:RUNS",
     },
 )
 """System to its runs, a tuple of :class:`Run`."""

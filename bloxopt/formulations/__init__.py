@@ -21,6 +21,7 @@ from bloxopt.formulations.constraints import (
 from bloxopt.formulations.deadline_order import EarliestDeadline
 from bloxopt.formulations.duration_distribution import DurationDistribution
 from bloxopt.formulations.expressions import Expression, per_job
+from bloxopt.formulations.future_share import FutureShare
 from bloxopt.formulations.gittins import ExpectedRemaining, GittinsIndex, TiresiasGittinsRank
 from bloxopt.formulations.goodput import AfterRestart, Speedup
 from bloxopt.formulations.hierarchical_fairness import HierarchicalFairness
@@ -40,6 +41,7 @@ from bloxopt.formulations.measures import (
     TimeFraction,
     Total,
 )
+from bloxopt.formulations.nash_window import NashWelfareWindow
 from bloxopt.formulations.objectives import MaxMin, MaxSum, MinMax, Objective, RestartPenalty, WeightedSum
 from bloxopt.formulations.order_keys import Arrival, AttainedService, OrderKey, ShortestRemaining, ShortestTotal
 from bloxopt.formulations.policy import Policy
@@ -79,6 +81,7 @@ __all__ = [
     "Expression",
     "FinishTimeRatio",
     "FirstStart",
+    "FutureShare",
     "GittinsIndex",
     "GpusUsed",
     "HierarchicalFairness",
@@ -91,6 +94,7 @@ __all__ = [
     "MaxSum",
     "MinMax",
     "MinimumShare",
+    "NashWelfareWindow",
     "NodeCapacity",
     "NodeShapes",
     "NormalizedThroughput",

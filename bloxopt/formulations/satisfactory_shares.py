@@ -10,8 +10,7 @@ import numpy as np
 from bloxopt.formulations.deadlines import DeadlinePlan, PlannedJob, Profile, deadline_plan
 from bloxopt.formulations.objectives import Objective
 from bloxopt.formulations.session import Outcome, Session
-from bloxopt.formulations.space import AllocationSpace
-from bloxopt.formulations.upgrades import Upgrades
+from bloxopt.formulations.upgrades import Upgrades, columns_by_size
 from bloxopt.solvers.base import Termination
 
 
@@ -37,7 +36,7 @@ class SatisfactoryShares(Objective):
         plan = deadline_plan(space)
         plan.promise()
         upgrades = Upgrades(session, "SatisfactoryShares")
-        columns = _columns(space)
+        columns = columns_by_size(space)
         has: dict[int, tuple[int, int]] = {}
         for position, profile in plan.profiles.items():
             kind, count = int(profile.kinds[0]), int(profile.counts[0])
@@ -47,13 +46,6 @@ class SatisfactoryShares(Objective):
         _scale(plan, has, upgrades, columns)
         kept = float(len(plan.profiles))
         return Outcome(upgrades.x, kept, None, Termination.FEASIBLE, message="progressive filling")
-
-
-def _columns(space: AllocationSpace) -> dict[tuple[int, int, int], int]:
-    """The column of each job, GPU type and number of GPUs; of twins the faster one."""
-    slowest_first = np.argsort(space.rate, kind="stable")
-    keys = zip(space.job[slowest_first], space.gpu_type[slowest_first], space.num_gpus[slowest_first], strict=True)
-    return {(int(i), int(j), int(n)): int(column) for (i, j, n), column in zip(keys, slowest_first, strict=True)}
 
 
 def _scale(

@@ -7,6 +7,7 @@ import numpy as np
 from bloxopt.errors import FormulationError
 from bloxopt.formulations.packing import Packing
 from bloxopt.formulations.session import Session
+from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import FloatArray
 
 _ROUNDING = 1e-9
@@ -52,3 +53,10 @@ class Upgrades:
         entries = slice(packing.start[column], packing.start[column + 1])
         np.subtract.at(self._room, packing.row[entries], sign * packing.use[entries])
         self.x[column] = max(sign, 0.0)
+
+
+def columns_by_size(space: AllocationSpace) -> dict[tuple[int, int, int], int]:
+    """The column of each job, GPU type and number of GPUs; of twins the faster one."""
+    slowest_first = np.argsort(space.rate, kind="stable")
+    keys = zip(space.job[slowest_first], space.gpu_type[slowest_first], space.num_gpus[slowest_first], strict=True)
+    return {(int(i), int(j), int(n)): int(column) for (i, j, n), column in zip(keys, slowest_first, strict=True)}

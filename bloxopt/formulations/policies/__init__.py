@@ -27,6 +27,7 @@ POLICIES = Registry(
         "tiresias": f"{_HERE}.tiresias:tiresias",
         "gittins": f"{_HERE}.tiresias:gittins",
         "serpt": f"{_HERE}.tiresias:serpt",
+        "afs": f"{_HERE}.afs:afs",
         "edf": f"{_HERE}.edf:edf",
         "elasticflow": f"{_HERE}.elasticflow:elasticflow",
         "optimus": f"{_HERE}.optimus:optimus",
@@ -50,6 +51,7 @@ POLICIES = Registry(
         "max_sum_throughput_packed": f"{_HERE}.packed:max_sum_throughput_packed",
         "max_sum_throughput_raw_packed": f"{_HERE}.packed:max_sum_throughput_raw_packed",
         "pollux": f"{_HERE}.pollux:pollux",
+        "shockwave": f"{_HERE}.shockwave:shockwave",
     },
 )
 

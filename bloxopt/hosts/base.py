@@ -66,9 +66,9 @@ class Hosts:
         if len(named) < len(grants):
             known = set(named)
             named.extend(row for row in grants if row not in known)
-        if self._last is not None and self._last[0] is assignment and self._last[1] == named:
-            if np.array_equal(self._last[2], node_up):
-                return assignment
+        last = self._last
+        if last is not None and last[0] is assignment and last[1] == named and np.array_equal(last[2], node_up):
+            return assignment
         divided = self.allocation.allocate(assignment, named, self.rates, node_up)
         self._last = divided, named, node_up
         return divided

@@ -170,7 +170,7 @@ def _hosts(
     options: SimulationOptions,
     catalog: ConfigurationCatalog,
 ) -> Hosts | None:
-    """The host allocation given, or else the one that the options name, over the profiles given or named; None if none."""
+    """The host allocation given or named by the options, over the profiles given or named; None if there is none."""
     chosen = as_host_allocation(allocation, options)
     if chosen is None:
         if sensitivity is not None:

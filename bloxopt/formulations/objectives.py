@@ -41,6 +41,9 @@ class Objective(ProgressDependent):
     """Affine utilities take any weight in a sum, concave ones none below 0, staged ones cannot be summed."""
     work_conserving = True
     """True if GPUs without a claim may go to any job; False if jobs must not overtake."""
+    decides_rounds = False
+    """True if its allocation says who runs in the coming round alone, so that it is asked in each, whatever interval
+    between plans a simulation keeps."""
     uses_spread = False
     """True if the objective tells consolidated gangs from others, so that it needs columns for both."""
     minimised = False

@@ -78,6 +78,11 @@ class Policy:
         return self.objective.progress_dependent or any(block.progress_dependent for block in self.blocks)
 
     @property
+    def decides_rounds(self) -> bool:
+        """True if its allocations are for one round each, so that none is kept for the next."""
+        return self.objective.decides_rounds
+
+    @property
     def uses_spread(self) -> bool:
         """True if the program decides whether gangs are consolidated, so that it needs columns for both."""
         return self.objective.uses_spread or any(block.uses_spread for block in self.blocks)

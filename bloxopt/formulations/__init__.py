@@ -24,6 +24,7 @@ from bloxopt.formulations.expressions import Expression, per_job
 from bloxopt.formulations.future_share import FutureShare
 from bloxopt.formulations.gittins import ExpectedRemaining, GittinsIndex, TiresiasGittinsRank
 from bloxopt.formulations.goodput import AfterRestart, Speedup
+from bloxopt.formulations.guaranteed_first import GuaranteedFirst
 from bloxopt.formulations.hierarchical_fairness import HierarchicalFairness
 from bloxopt.formulations.isolated_share import IsolatedShare
 from bloxopt.formulations.least_remaining_time import LeastRemainingTime
@@ -43,6 +44,7 @@ from bloxopt.formulations.measures import (
 )
 from bloxopt.formulations.nash_window import NashWelfareWindow
 from bloxopt.formulations.objectives import MaxMin, MaxSum, MinMax, Objective, RestartPenalty, WeightedSum
+from bloxopt.formulations.finish_time_order import EstimatedFinishTimeRatio
 from bloxopt.formulations.order_keys import Arrival, AttainedService, OrderKey, ShortestRemaining, ShortestTotal
 from bloxopt.formulations.policy import Policy
 from bloxopt.formulations.power_mean import PowerMean
@@ -84,6 +86,7 @@ __all__ = [
     "FutureShare",
     "GittinsIndex",
     "GpusUsed",
+    "GuaranteedFirst",
     "HierarchicalFairness",
     "IsolatedShare",
     "LeastRemainingTime",

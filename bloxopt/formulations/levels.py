@@ -1,9 +1,10 @@
 """The level program: how far can all rows be raised together towards given levels, and what bounds them.
 
-``max θ`` with ``e_i(x) ≥ θ ℓ_i`` for the free rows, ``e_i(x) ≥ ℓ_i`` for the fixed ones, and all constraint
-blocks. Its prices λ on those rows give a *cut*: no x that satisfies the blocks has ``Σ λ_i e_i(x)`` above
-``reach``. Newton's method on such cuts solves programs whose levels depend on one number: the finish-time ratio
-(:mod:`~bloxopt.formulations.reciprocal`) and the water level (:mod:`~bloxopt.formulations.water_filling`).
+``max θ`` with ``e_i(x) ≥ f_i + θ (ℓ_i − f_i)`` for the free rows (floor f is 0 as a rule), ``e_i(x) ≥ ℓ_i`` for the
+fixed ones, and all constraint blocks. Its prices λ on those rows give a *cut*: no x that satisfies the blocks has
+``Σ λ_i e_i(x)`` above ``reach``. Newton's method on such cuts solves programs whose levels depend on one number: the
+finish-time ratio (:mod:`~bloxopt.formulations.reciprocal`) and the water level
+(:mod:`~bloxopt.formulations.water_filling`).
 """
 
 from __future__ import annotations
@@ -52,19 +53,21 @@ class LevelProgram:
         self.duals = duals
         self._base = session.program()
 
-    def solve(self, levels: FloatArray, fixed: BoolArray | None = None) -> LevelSolution:
-        """Raise the free rows towards ``levels`` (rows,) while the ``fixed`` ones keep theirs."""
+    def solve(
+        self, levels: FloatArray, fixed: BoolArray | None = None, floor: FloatArray | None = None
+    ) -> LevelSolution:
+        """Raise the free rows from ``floor`` (None: 0) towards ``levels`` (rows,) while the ``fixed`` keep theirs."""
         # Rows are divided by their level: steps/s differ by orders of magnitude between models.
         scale = 1.0 / np.where(levels > 0, levels, 1.0)
         free = np.ones(len(levels), bool) if fixed is None else ~fixed
         program = self._base.copy()
         program.block = program.unique_family(self.name)
         rows = self.rows.scaled(scale)
-        theta = program.add_columns(1, *self._theta_bounds(rows, free))
         target = levels * scale
-        coefficient = np.where(free, -target, 0.0)
+        least = np.where(free, 0.0 if floor is None else floor * scale, target)
+        theta = program.add_columns(1, *self._theta_bounds(rows, least, target))
         first = program.num_rows
-        program.add_rows(rows.plus_column(int(theta[0]), coefficient), lower=np.where(free, 0.0, target))
+        program.add_rows(rows.plus_column(int(theta[0]), least - target), lower=least)
         solved = self.session.solve(program, Affine.one_column(int(theta[0])), duals=self.duals)
         assert solved.result.x is not None
         cut = None
@@ -97,9 +100,17 @@ class LevelProgram:
         closed = unused[self.rows.column]
         self.rows = replace(self.rows, value=np.where(closed, 0.0, self.rows.value))
 
-    def _theta_bounds(self, rows: Affine, free: BoolArray) -> tuple[float, float]:
+    def _theta_bounds(self, rows: Affine, least: FloatArray, target: FloatArray) -> tuple[float, float]:
         low, high = rows.limits(self.session.exclusive_job)
-        return min(0.0, float(low[free].min())), max(1.0, float(high[free].min()) * (1.0 + 1e-6))
+        rising = target > least
+        if not rising.any():
+            return 0.0, 1.0
+        low, high, least = low[rising], high[rising], least[rising]
+        rise = target[rising] - least
+        return (
+            min(0.0, float(((low - least) / rise).min())),
+            max(1.0, float(((high - least) / rise).min()) * (1.0 + 1e-6)),
+        )
 
     def _reach(self, form: StandardForm, duals: FloatArray, first: int, weight: FloatArray) -> float:
         """An upper bound on ``Σ weight_i e_i(x)`` over the blocks, valid however inexact the duals are.

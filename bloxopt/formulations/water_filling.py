@@ -10,6 +10,7 @@ program, whose piecewise-linear roots are found by sorting.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
@@ -36,7 +37,7 @@ _TOO_LOW = 1e-6
 """A level whose θ exceeds 1 by more than this is too low: rounding in a cut of an earlier stage."""
 _SAME_LEVEL = 1e-8
 _NO_LEVEL = 1e-9
-"""Levels this small relative to what rows can lose count as 0."""
+"""Levels this small relative to what rows can reach or lose count as 0."""
 _NO_PRICE = 1e-9
 _MOST_STEPS = 50
 
@@ -71,7 +72,8 @@ class WaterFilling(Objective):
             program = session.program()
             return outcome_of(session.solve(program, Affine.nothing()))
         shift = _shift_above_zero(session, rows)
-        outcome = _fill(session, rows.shifted(shift))
+        rows = rows.shifted(shift)
+        outcome = fill(session, rows, CommonLevel(session.space, rows))
         if not shift:
             return outcome
         assert outcome.levels is not None
@@ -102,29 +104,78 @@ def _shift_above_zero(session: Session, rows: Affine) -> float:
     return -2.0 * worst if worst < -_NO_LEVEL * float(np.abs(rows.limits()[0]).max()) else 0.0
 
 
-def _fill(session: Session, rows: Affine) -> Outcome:
-    cap = np.maximum(rows.limits(session.exclusive_job)[1], 0.0)
+class Profile(Protocol):
+    """What rises: levels for all rows as a function of one height."""
+
+    first_cut: Cut
+    """What all rows can reach together, roughly: where the search starts, an upper bound if possible."""
+    floor: FloatArray
+    """Levels (rows,) at which the stage begins, 0 where the way from 0 up is as good."""
+    bottom: float
+    """The height of the floor."""
+
+    def begin(self, level: FloatArray, cap: FloatArray, fixed: BoolArray) -> float:
+        """A stage from ``level`` on, ``fixed`` rows staying and the others rising to ``cap``; the greatest height."""
+        ...
+
+    def at(self, height: float) -> FloatArray:
+        """Levels (rows,) at a height; those of the fixed rows count for nothing."""
+        ...
+
+    def highest(self, cut: Cut, held: FloatArray) -> float:
+        """The largest height that keeps ``cut`` when fixed rows have ``held``; +inf if all do."""
+        ...
+
+
+class CommonLevel:
+    """Leximin: all free rows rise together, each up to its cap."""
+
+    def __init__(self, space: AllocationSpace, rows: Affine) -> None:
+        self.first_cut = gpu_guess(space, rows)
+        self.floor = np.zeros(rows.num_rows)
+        self.bottom = 0.0
+
+    def begin(self, level: FloatArray, cap: FloatArray, fixed: BoolArray) -> float:
+        self._cap, self._fixed = cap, fixed
+        return float(cap[~fixed].max())
+
+    def at(self, height: float) -> FloatArray:
+        return np.minimum(height, self._cap)
+
+    def highest(self, cut: Cut, held: FloatArray) -> float:
+        return highest_level(cut, self._cap, held, self._fixed)
+
+
+def fill(session: Session, rows: Affine, profile: Profile) -> Outcome:
+    """Raise the rows along a profile; rows that are full, or that nothing can raise any more, stay as they are.
+
+    ``rows`` are of one sign, ≥ 0. The value is the smallest row's.
+    """
+    most = cap = np.maximum(rows.limits(session.exclusive_job)[1], 0.0)
     program = LevelProgram(session, rows, "WaterFilling", duals=True)
     fixed = cap <= 0.0
-    level = np.where(fixed, 0.0, cap)
-    cuts = [_gpu_guess(session.space, rows)]
+    level = np.zeros(rows.num_rows)
+    cuts = [profile.first_cut]
     lowest: LevelSolution | None = None
     solution: LevelSolution | None = None
     complete = proven = True
     while not fixed.all() and complete:
-        top = height = float(cap[~fixed].max())
+        top = height = profile.begin(level, cap, fixed.copy())
         # What the last allocation gives is possible together; asking for a hair less leaves room for rounding.
         given = level if solution is None else np.minimum(level, rows.at(solution.x))
         slack = 0.0
         held = given * (1.0 - slack)
         for cut in cuts:
-            if _says_enough(cut, level, fixed):
-                height = min(height, highest_level(cut, cap, held, fixed))
+            if _says_enough(cut, np.where(fixed, level, cap), fixed):
+                height = min(height, profile.highest(cut, held))
+        if height - profile.bottom <= _SAME_LEVEL * height:
+            height = top  # a program needs a way to go, even if only to tell who stands in it
         possible, missed = 0.0, np.inf
+        on_profile = False
         for _ in range(_MOST_STEPS):
-            target = np.where(fixed, held, np.minimum(height, cap))
+            target = np.where(fixed, held, _rounded(profile.at(height), most))
             try:
-                solution = program.solve(target, fixed)
+                solution = program.solve(target, fixed, np.minimum(profile.floor * (1.0 - slack), target))
             except (InfeasibleError, SolverError):
                 if solution is not None and session.out_of_time:
                     complete = False
@@ -137,6 +188,7 @@ def _fill(session: Session, rows: Affine) -> Outcome:
             assert solution.cut is not None
             cuts.append(solution.cut)
             proven &= solution.solved.result.termination is Termination.OPTIMAL
+            on_profile = abs(solution.theta - 1.0) <= 10 * _TOO_LOW
             if solution.theta >= 1.0 - _REACHED:
                 possible = height
                 if solution.theta <= 1.0 + _TOO_LOW or height >= top:
@@ -144,7 +196,11 @@ def _fill(session: Session, rows: Affine) -> Outcome:
             else:
                 missed = min(missed, height)
             # The cut bounds the level from above wherever it was made, also at a height that was too low.
-            following = min(top, highest_level(solution.cut, cap, held, fixed))
+            following = min(top, profile.highest(solution.cut, held))
+            if following - profile.bottom <= _SAME_LEVEL * following:
+                # Nothing can be raised from here: the program's optimum is the floor itself.
+                height, on_profile = profile.bottom, True
+                break
             if not possible < following < missed:
                 following = 0.5 * (possible + missed) if np.isfinite(missed) else following
             if abs(following - height) <= _SAME_LEVEL * height or missed - possible <= _SAME_LEVEL * missed:
@@ -155,15 +211,16 @@ def _fill(session: Session, rows: Affine) -> Outcome:
                 break
         assert solution is not None
         lowest = lowest or solution
-        full = ~fixed & (cap <= height * (1.0 + 1e-9))
+        level = np.where(fixed, level, _rounded(profile.at(height), most))
+        full = ~fixed & (level >= cap * (1.0 - 1e-9))
         level[full] = cap[full]
-        stuck = ~fixed & ~full & _saturated(solution, rows, target, fixed)
-        level[stuck] = height
+        stuck = ~fixed & ~full & _saturated(solution, rows, target, np.where(fixed, target, profile.floor))
         fixed |= full | stuck
-        if abs(solution.theta - 1.0) <= 10 * _TOO_LOW:
+        if on_profile:
             # Jobs that can no longer have a scarce GPU type are full below what they could use of it.
             program.close_unused(solution)
             cap = np.where(fixed, cap, np.minimum(cap, program.rows.limits(session.exclusive_job)[1]))
+            fixed |= cap <= level * (1.0 + 1e-9)
         complete = complete and not (session.out_of_time and not fixed.all())
     if solution is None or lowest is None:  # no row can be above 0
         lowest = solution = program.solve(level)
@@ -173,7 +230,7 @@ def _fill(session: Session, rows: Affine) -> Outcome:
     return Outcome(
         x=solution.x,
         utility=smallest,
-        bound=max(smallest, float(level.min())),
+        bound=max(smallest, float(np.where(fixed, level, cap).min())),
         termination=Termination.OPTIMAL if complete and proven else Termination.FEASIBLE,
         program=lowest.solved.program,
         prices=lowest.prices,
@@ -182,7 +239,7 @@ def _fill(session: Session, rows: Affine) -> Outcome:
     )
 
 
-def _gpu_guess(space: AllocationSpace, rows: Affine) -> Cut:
+def gpu_guess(space: AllocationSpace, rows: Affine) -> Cut:
     """Where to start: as if all GPUs were one pool and every row used the columns that need fewest of them.
 
     An upper bound where Capacity holds; where it does not, just a start that the first solve corrects.
@@ -198,19 +255,26 @@ def _gpu_guess(space: AllocationSpace, rows: Affine) -> Cut:
     return Cut(need, float(space.capacity.sum()) + float(need @ rows.constant))
 
 
-def _saturated(solution: LevelSolution, rows: Affine, target: FloatArray, fixed: BoolArray) -> BoolArray:
+def _saturated(solution: LevelSolution, rows: Affine, target: FloatArray, floor: FloatArray) -> BoolArray:
     """Free rows that no allocation can raise at this water level: their price is not 0.
 
-    Strict complementarity: of price (of e_i relative to its level; prices add up to 1) and room above the
-    level one is 0 and the other is not. Interior-point methods leave both slightly above 0, the product
+    Strict complementarity: of price (of e_i relative to its rise from the ``floor``; prices add up to 1) and room above
+    the level one is 0 and the other is not. Interior-point methods leave both slightly above 0, the product
     far below either, so the larger one tells. A simplex method leaves 0 for both where it cannot tell: such rows
     stay free for another stage. The largest price always counts, so that every stage makes progress.
     """
     assert solution.cut is not None
-    price = np.where(fixed, 0.0, solution.cut.weight * target)
-    room = rows.at(solution.x) / np.where(target > 0, target, 1.0) - 1.0
+    rise = target - floor
+    price = solution.cut.weight * rise
+    reached = floor + solution.theta * rise
+    room = rows.at(solution.x) / np.where(reached > 0, reached, 1.0) - 1.0
     clear: BoolArray = (price > _NO_PRICE) & (price > room) | (price >= 0.5 * float(price.max()))
-    return clear & ~fixed
+    return clear & (rise > 0)
+
+
+def _rounded(level: FloatArray, most: FloatArray) -> FloatArray:
+    """Levels, 0 where they are rounding beside what the row can reach."""
+    return np.where(level > _NO_LEVEL * most, level, 0.0)
 
 
 def _says_enough(cut: Cut, level: FloatArray, fixed: BoolArray) -> bool:

@@ -31,6 +31,7 @@ POLICIES = Registry(
         "edf": f"{_HERE}.edf:edf",
         "elasticflow": f"{_HERE}.elasticflow:elasticflow",
         "optimus": f"{_HERE}.optimus:optimus",
+        "hived": f"{_HERE}.hived:hived",
         "isolated": f"{_HERE}.isolated:isolated",
         "max_min_fairness": f"{_HERE}.max_min_fairness:max_min_fairness",
         "max_min_fairness_agnostic": f"{_HERE}.max_min_fairness:max_min_fairness_agnostic",

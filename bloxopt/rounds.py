@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -52,6 +53,23 @@ class Round:
     late_seconds: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A round that has been decided and not yet applied.
+
+    ``space`` the active jobs, ``allocation`` the plan made now (None: the old one was kept), ``assignment`` what is to
+    run, with the jobs that start and stop, and the tries that placing took.
+    """
+
+    admitted: int
+    space: AllocationSpace
+    allocation: Allocation | None
+    assignment: Assignment
+    started: int = 0
+    stopped: int = 0
+    retries: int = 0
+
+
 @dataclass(eq=False)
 class Scheduler:
     """Runs rounds of one policy over one backend.
@@ -67,7 +85,8 @@ class Scheduler:
     ``ladder`` gives every round a deadline that is met whatever the solver does; None: a round takes as long as it
     takes, and a solver that fails is an error.
 
-    ``inspect`` is shown every allocation as soon as it is made, with :meth:`allocate`, to judge it.
+    ``inspect`` is shown every allocation as soon as it is made, with :meth:`allocate`, to judge it. ``before_round`` is
+    called with the scheduler and what it has observed before anything is decided.
 
     ``hosts`` divides CPUs and memory between the jobs of a round once they have their GPUs; None where jobs simply have
     what they need.
@@ -88,6 +107,7 @@ class Scheduler:
     hosts: Hosts | None = None
     inspect: Callable[[Allocation, Callable[[AllocationSpace], Allocation]], None] | None = None
     ladder: Ladder | None = None
+    before_round: Callable[[Scheduler, ClusterState], None] | None = None
 
     def __post_init__(self) -> None:
         self._plan: Plan | None = None
@@ -112,46 +132,69 @@ class Scheduler:
     def run_round(self) -> Round:
         """One pass of the loop; afterwards the backend has let the round go by."""
         state = self.backend.observe()
+        if self.before_round is not None:
+            self.before_round(self, state)
         began = time.monotonic()
         self._deadline = began + self.ladder.budget if self.ladder is not None else math.inf
-        if state.nodes_changed:
-            cluster = self.backend.catalog.cluster
-            self._capacity = cluster.capacity_of(state.node_up & ~cluster.node_drained)
-            self._stale = True
-        admitted = self._admit(state)
-        space = self._space(state)
-        active = space.index
-        allocation = self._replan(space) if self.selector.needs_plan and len(active) else None
-        assignment, started, stopped, retries = state.assignment, 0, 0, 0
-        if len(active):
-            assignment, started, stopped, retries = self._select_and_place(state, space)
-            limits = self.policy.round_limits(space)
-            if limits is not None:
-                limits.check(_running(assignment, self.backend.catalog))
-            if self.hosts is not None and len(assignment):
-                ranking = self.policy.rank(space)
-                order = space.index if ranking is None else space.index[ranking]
-                assignment = self.hosts.allocate(assignment, order.tolist(), space.node_up)
+        made = self.decide(state)
+        assignment = made.assignment
         self.backend.apply(assignment)
         decided = time.monotonic()
-        used = assignment.free.gpus_used
         record = Round(
             state.now,
-            admitted,
-            len(active),
+            made.admitted,
+            made.space.num_jobs,
             len(assignment),
-            started,
-            stopped,
-            used,
+            made.started,
+            made.stopped,
+            assignment.free.gpus_used,
             int(self._capacity.sum()),
-            allocation,
-            retries,
+            made.allocation,
+            made.retries,
             decided - began,
             max(decided - self._deadline, 0.0),
         )
         self._credit(self.backend.wait(self._order_changes(state) if self.event_driven else math.inf))
         self._ran_nothing = not len(assignment)
         return record
+
+    def decide(self, state: ClusterState) -> Decided:
+        """Admit, plan, select and place for ``state``, without applying anything."""
+        if state.nodes_changed:
+            cluster = self.backend.catalog.cluster
+            self._capacity = cluster.capacity_of(state.node_up & ~cluster.node_drained)
+            self._stale = True
+        admitted = self._admit(state)
+        space = self._space(state)
+        if not space.num_jobs:
+            return Decided(admitted, space, None, state.assignment)
+        allocation = self._replan(space) if self.selector.needs_plan else None
+        made = self._select_and_place(state, Decided(admitted, space, allocation, state.assignment))
+        limits = self.policy.round_limits(space)
+        if limits is not None:
+            limits.check(_running(made.assignment, self.backend.catalog))
+        if self.hosts is not None and len(made.assignment):
+            ranking = self.policy.rank(space)
+            order = space.index if ranking is None else space.index[ranking]
+            return replace(made, assignment=self.hosts.allocate(made.assignment, order.tolist(), space.node_up))
+        return made
+
+    def fork(self, backend: Backend, state: ClusterState) -> Scheduler:
+        """A scheduler that goes on from here over another backend, whose ``state`` has no jobs of its own submitted.
+
+        The backend has the same jobs in the same rows and the same GPU types. Neither changes the other from then on.
+        """
+        twin = copy.copy(self)
+        twin.backend = backend
+        twin.selector = copy.deepcopy(self.selector)
+        twin.inspect = twin.before_round = twin.ladder = None
+        twin.__post_init__()
+        twin._plan = None if self._plan is None else self._plan.copy()
+        twin._stale, twin._ran_nothing = self._stale, self._ran_nothing
+        twin._isolated = copy.deepcopy(self._isolated)
+        twin._finished, twin._rates_version = backend.ledger.num_finished, backend.catalog.version
+        twin._pending = np.concatenate([self._pending, state.submitted])
+        return twin
 
     def allocate(self, space: AllocationSpace) -> Allocation:
         """What the policy allocates in ``space``, with the solver and options of this scheduler."""
@@ -166,10 +209,11 @@ class Scheduler:
             options=self.solver_options,
         )
 
-    def _select_and_place(self, state: ClusterState, space: AllocationSpace) -> tuple[Assignment, int, int, int]:
-        """The assignment of this round, how many jobs start and stop, and how often it was selected again."""
-        catalog, before = space.catalog, state.assignment
-        best: tuple[Assignment, int, int] | None = None
+    def _select_and_place(self, state: ClusterState, made: Decided) -> Decided:
+        """What runs and where, the best of a few tries."""
+        space, before = made.space, state.assignment
+        catalog = space.catalog
+        best: Decided | None = None
         most, tries = -1.0, 0
         while True:
             workspace = Workspace(
@@ -179,15 +223,15 @@ class Scheduler:
             stop, start = selection.place(before, workspace)
             after = before.change(stop, start)
             unmet = selection.unmet(after, catalog) if self.placement_retries else ()
-            counts = _moves(before, after, start, stop, catalog)
+            started, stopped = _moves(before, after, start, stop, catalog)
             if not len(unmet) and not tries:
-                return after, *counts, 0
+                return replace(made, assignment=after, started=started, stopped=stopped)
             value = _delivered(after, catalog)
             if value > most + 1e-9:
-                best, most = (after, *counts), value
+                best, most = replace(made, assignment=after, started=started, stopped=stopped), value
             if not len(unmet) or tries == self.placement_retries or time.monotonic() > self._deadline:
                 assert best is not None
-                return *best, tries
+                return replace(best, retries=tries)
             space = space.without(np.asarray(unmet))
             tries += 1
 

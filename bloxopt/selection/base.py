@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -119,6 +120,12 @@ class Plan:
         self.due: FloatArray = np.zeros(len(self.row))
         self._order: IntArray = np.argsort(key)
         self._sorted_key: IntArray = key[self._order]
+
+    def copy(self) -> Plan:
+        """The same plan, to be credited apart from this one."""
+        twin = copy(self)
+        twin.received, twin.due = self.received.copy(), self.due.copy()
+        return twin
 
     @property
     def shares_time(self) -> bool:

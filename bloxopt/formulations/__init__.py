@@ -21,6 +21,7 @@ from bloxopt.formulations.constraints import (
 from bloxopt.formulations.deadline_order import EarliestDeadline
 from bloxopt.formulations.duration_distribution import DurationDistribution
 from bloxopt.formulations.expressions import Expression, per_job
+from bloxopt.formulations.finish_time_order import EstimatedFinishTimeRatio
 from bloxopt.formulations.future_share import FutureShare
 from bloxopt.formulations.gittins import ExpectedRemaining, GittinsIndex, TiresiasGittinsRank
 from bloxopt.formulations.goodput import AfterRestart, Speedup
@@ -44,7 +45,6 @@ from bloxopt.formulations.measures import (
 )
 from bloxopt.formulations.nash_window import NashWelfareWindow
 from bloxopt.formulations.objectives import MaxMin, MaxSum, MinMax, Objective, RestartPenalty, WeightedSum
-from bloxopt.formulations.finish_time_order import EstimatedFinishTimeRatio
 from bloxopt.formulations.order_keys import Arrival, AttainedService, OrderKey, ShortestRemaining, ShortestTotal
 from bloxopt.formulations.policy import Policy
 from bloxopt.formulations.power_mean import PowerMean
@@ -80,6 +80,7 @@ __all__ = [
     "EarliestDeadline",
     "EffectiveThroughput",
     "ExpectedRemaining",
+    "EstimatedFinishTimeRatio",
     "Expression",
     "FinishTimeRatio",
     "FirstStart",

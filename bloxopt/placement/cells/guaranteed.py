@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from bloxopt.errors import CheckError, ClusterError
+from bloxopt.errors import CheckError
 from bloxopt.jobs import IntArray, JobTable
 from bloxopt.placement import passes
 from bloxopt.placement.cells.hierarchy import CellHierarchy
@@ -139,7 +138,7 @@ class GuaranteedCells(WholeQueue):
         """The cells of this run; made anew, and checked, when a run begins."""
         jobs, cluster = workspace.jobs, workspace.cluster
         if self._cells is None or self._jobs is not jobs or self._cells.hierarchy.cluster is not cluster:
-            _check_tenants(self.virtual_clusters, jobs)
+            self.virtual_clusters.check_tenants(jobs.tenants)
             hierarchy = CellHierarchy(cluster)
             self._cells = TenantCells(hierarchy, self.virtual_clusters.demand(hierarchy))
             self._jobs = jobs
@@ -153,11 +152,3 @@ def _changes(before: Mapping[int, Grant], after: Mapping[int, Grant]) -> Changes
         [row for row, grant in before.items() if after.get(row) != grant],
         {row: grant for row, grant in after.items() if before.get(row) != grant},
     )
-
-
-def _check_tenants(virtual_clusters: VirtualClusters, jobs: JobTable) -> None:
-    for tenant in virtual_clusters.cells:
-        if tenant not in jobs.tenants:
-            close = difflib.get_close_matches(tenant, jobs.tenants, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"the jobs' tenants are {', '.join(jobs.tenants[:10])}"
-            raise ClusterError(f"virtual cluster {tenant!r}: no job has this tenant; {hint}")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,14 @@ class VirtualClusters:
             return cls(document["virtual_clusters"])
         except ClusterError as error:
             raise ClusterError(f"{path}: {error}") from error
+
+    def check_tenants(self, tenants: Sequence[str]) -> None:
+        """Raise :class:`ClusterError` for a tenant that has no jobs, so that a misspelt one is not lost."""
+        for tenant in self.cells:
+            if tenant not in tenants:
+                close = difflib.get_close_matches(tenant, tenants, n=1)
+                hint = f"did you mean {close[0]!r}?" if close else f"the jobs' tenants are {', '.join(tenants[:10])}"
+                raise ClusterError(f"virtual cluster {tenant!r}: no job has this tenant; {hint}")
 
     def demand(self, hierarchy: CellHierarchy) -> Demand:
         """The guaranteed cells by kind of cell, checked: the cluster can give all of them at once.

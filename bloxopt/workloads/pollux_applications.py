@@ -14,7 +14,7 @@ import numpy as np
 
 from bloxopt.errors import ThroughputError
 from bloxopt.jobs import FloatArray
-from bloxopt.workloads.pollux_profiles import GPUS_PER_NODE, MAX_LOCAL_BATCH_SIZE, load_profiles
+from bloxopt.workloads.pollux_profiles import GPUS_PER_NODE, MAX_LOCAL_BATCH_SIZE
 
 MOST_NODES = 16
 """Most nodes that were measured; a gang on more counts as one on this many."""
@@ -150,39 +150,36 @@ def load_applications(directory: Path) -> dict[str, Application]:
 
 @lru_cache(maxsize=4)
 def _load(directory: str) -> dict[str, Application]:
-    return {name: _application(Path(directory) / name, sizes) for name, sizes in _batch_sizes(directory).items()}
+    return {folder.name: _application(folder) for folder in sorted(Path(directory).iterdir()) if folder.is_dir()}
 
 
-def _batch_sizes(directory: str) -> dict[str, FloatArray]:
-    return {name: profile.batch_sizes for name, profile in load_profiles(Path(directory)).items()}
-
-
-def _application(folder: Path, sizes: FloatArray) -> Application:
+def _application(folder: Path) -> Application:
     import pandas as pd
 
-    epochs = [pd.read_csv(folder / f"validation-{size:g}.csv") for size in sizes]
+    sizes = sorted(int(path.stem.removeprefix("validation-")) for path in folder.glob("validation-*.csv"))
+    epochs = [pd.read_csv(folder / f"validation-{size}.csv") for size in sizes]
     count = min(map(len, epochs))
-    placements = pd.read_csv(folder / "placements.csv", dtype={"placement": str})
-    columns = ["local_bsz", "step_time", "sync_time"]
 
     def measured(name: str) -> FloatArray:
         return np.array([frame[name].to_numpy(dtype=np.float64)[:count] for frame in epochs])
 
-    largest = int(placements.local_bsz.max())
+    placements = pd.read_csv(folder / "placements.csv", dtype={"placement": str})
+    digits = placements.placement.to_numpy(dtype=str)
+    times = placements[["local_bsz", "step_time", "sync_time"]].to_numpy(np.float64)
+    order = np.lexsort((times[:, 0], digits))
+    names, first = np.unique(digits[order], return_index=True)
+    parts = np.split(times[order], first[1:])
     return Application(
         name=folder.name,
-        batch_sizes=sizes,
+        batch_sizes=np.array(sizes, dtype=np.float64),
         progress=measured("progress").min(axis=0),
         iterations=measured("iteration"),
         grad_sqr=measured("grad_sqr"),
         grad_var=measured("grad_var"),
-        min_local=int(placements.local_bsz.min()),
-        max_local=int(MAX_LOCAL_BATCH_SIZE.get(folder.name, largest)),
+        min_local=int(times[:, 0].min()),
+        max_local=int(MAX_LOCAL_BATCH_SIZE.get(folder.name, times[:, 0].max())),
         _directory=folder,
-        _measured={
-            tuple(map(int, str(digits))): group.sort_values("local_bsz")[columns].to_numpy(np.float64)
-            for digits, group in placements.groupby("placement")
-        },
+        _measured={tuple(map(int, name)): part for name, part in zip(names.tolist(), parts, strict=True)},
     )
 
 

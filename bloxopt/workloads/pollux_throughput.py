@@ -55,7 +55,7 @@ class PolluxThroughput:
         rate = np.zeros(len(jobs))
         for code in np.unique(jobs.job_type):
             mine = ((jobs.job_type == code) & (num_gpus <= MOST_GPUS)).nonzero()[0]
-            rate[mine] = self._table(jobs.job_types[code])[num_gpus[mine], jobs.phase[mine]]
+            rate[mine] = self._table(jobs.job_types[code], num_gpus[mine])[num_gpus[mine], jobs.phase[mine]]
         on_type = np.array([name.upper() == GPU_TYPE for name in gpu_types], dtype=np.float64)
         return np.multiply.outer(rate, on_type)
 
@@ -84,27 +84,29 @@ class PolluxThroughput:
             application, batch_size = self.kind(name)
             made = application.between(application.iterations, batch_size)
             iterations = np.maximum(made[-1] - made[jobs.phase[mine]], 1.0)
-            left[mine] = iterations * self._step_seconds(name)[num_gpus[mine]]
+            left[mine] = iterations * self._step_seconds(name, num_gpus[mine])[num_gpus[mine]]
         on_type = np.array([name.upper() == GPU_TYPE for name in gpu_types])
         return np.where(on_type, left[:, None], np.inf)
 
-    def _step_seconds(self, job_type: str) -> FloatArray:
-        """Seconds of an iteration on packed GPUs, (GPUs from 0,); inf where not measured."""
-        if job_type not in self._seconds:
-            application, batch_size = self.kind(job_type)
-            steps = [
-                application.step_seconds(packed(count), application.split(batch_size, count))
-                for count in range(1, MOST_GPUS + 1)
-            ]
-            self._seconds[job_type] = np.nan_to_num(np.array([np.inf, *steps]), nan=np.inf)
-        return self._seconds[job_type]
+    def _step_seconds(self, job_type: str, counts: IntArray) -> FloatArray:
+        """Seconds of an iteration on packed GPUs, (GPUs from 0,), filled in for ``counts``; inf where not measured."""
+        seconds = self._seconds.setdefault(job_type, np.full(MOST_GPUS + 1, np.nan))
+        application, batch_size = self.kind(job_type)
+        for count in np.unique(counts[np.isnan(seconds[counts])]).tolist():
+            one = application.step_seconds(packed(count), application.split(batch_size, count))
+            seconds[count] = one if np.isfinite(one) else np.inf
+        return seconds
 
-    def _table(self, job_type: str) -> FloatArray:
-        """Rates on packed GPUs, (GPUs from 0, epochs)."""
+    def _table(self, job_type: str, counts: IntArray | None = None) -> FloatArray:
+        """Rates on packed GPUs, (GPUs from 0, epochs), filled in for ``counts`` (None: all; no GPUs, no rate)."""
         if job_type not in self._packed:
-            rows = [self._by_epoch(job_type, packed(count)) for count in range(1, MOST_GPUS + 1)]
-            self._packed[job_type] = np.vstack([np.zeros_like(rows[0]), *rows])
-        return self._packed[job_type]
+            self._packed[job_type] = np.full((MOST_GPUS + 1, self.kind(job_type)[0].num_epochs), np.nan)
+            self._packed[job_type][0] = 0.0
+        table = self._packed[job_type]
+        counts = np.arange(MOST_GPUS + 1) if counts is None else counts
+        for count in np.unique(counts[np.isnan(table[counts, 0])]).tolist():
+            table[count] = self._by_epoch(job_type, packed(count))
+        return table
 
     def _by_epoch(self, job_type: str, counts: Counts) -> FloatArray:
         """Rates in every epoch, (epochs,)."""

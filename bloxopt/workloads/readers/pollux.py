@@ -118,7 +118,7 @@ def _columns(file: TraceFile) -> tuple[Table, NDArray[np.object_], IntArray, Int
     models = table.text("application")
     batch_sizes = table.whole_numbers("batch_size", f"a whole number of samples from 1 to {MAX_GPUS}")
     gpus = table.whole_numbers("num_replicas")
-    known = list(load_profiles(data_path("pollux/profiles")))
+    known = sorted(folder.name for folder in data_path("pollux/profiles").iterdir() if folder.is_dir())
     table.fail(~np.isin(models, known), "application", f"one of {', '.join(known)}")
     return table, models, batch_sizes, gpus
 

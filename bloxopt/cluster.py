@@ -28,7 +28,10 @@ MIG_LABEL = "mig"
 BUILT_IN_LABELS = ("node", "rack", "datacenter", "gpu_type")
 """Labels that every node has of itself, so that its own cannot be named like them."""
 
-_PART = re.compile(r"^(?:(?P<nodes>\d+)x)?(?P<gpus>\d+)x(?P<type>[A-Za-z][A-Za-z0-9_.\-]*)$")
+_PART = re.compile(
+    r"^(?:(?P<nodes>\d+)x)?(?P<gpus>\d+)x(?P<type>[A-Za-z][A-Za-z0-9_.\-]*)"
+    r"(?::(?P<cpus>\d{1,12}(?:\.\d+)?)cpus)?(?::(?P<memory>\d{1,12}(?:\.\d+)?)gib)?$"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,10 +152,10 @@ class Cluster:
 
     @classmethod
     def from_string(cls, text: str) -> Cluster:
-        """Parse ``[NODESx]GPUSxTYPE`` parts joined by ``+``.
+        """Parse ``[NODESx]GPUSxTYPE[:CPUScpus][:GIBgib]`` parts joined by ``+``.
 
         ``8xV100+16xP100`` is one node with 8 V100 and one with 16 P100; ``32x4xV100`` is 32 nodes
-        with 4 V100 each.
+        with 4 V100 each; ``4x8xV100:24cpus:500gib`` says what each of 4 nodes has beside its GPUs.
         """
         nodes: list[Node] = []
         for part in text.split("+"):
@@ -160,8 +163,8 @@ class Cluster:
             if match is None:
                 raise ClusterError(
                     f"cluster {text!r}: cannot read {part.strip()!r}; write [NODESx]GPUSxTYPE parts joined "
-                    "by '+', such as 8xV100+16xP100 or 32x4xV100, or name an existing .toml or .csv file (see "
-                    "docs/clusters.md)"
+                    "by '+', such as 8xV100+16xP100, 32x4xV100 or 4x8xV100:24cpus:500gib, or name an existing .toml "
+                    "or .csv file (see docs/clusters.md)"
                 )
             # Long digit strings are refused before int(), which has a limit of its own.
             digits = max(len(match["nodes"] or ""), len(match["gpus"]))
@@ -171,8 +174,13 @@ class Cluster:
                     f"cluster {text!r}: {part.strip()!r} is out of range; use 1 to {MAX_NODES} nodes in all "
                     f"and 1 to {MAX_GPUS} GPUs a node"
                 )
+            host = {
+                field: float(match[group])
+                for field, group in (("cpus", "cpus"), ("memory_gib", "memory"))
+                if match[group] is not None
+            }
             for _ in range(count):
-                nodes.append(Node(name=f"node-{len(nodes)}", gpu_type=match["type"], num_gpus=gpus))
+                nodes.append(Node(name=f"node-{len(nodes)}", gpu_type=match["type"], num_gpus=gpus, **host))
         return cls(tuple(nodes))
 
     @classmethod

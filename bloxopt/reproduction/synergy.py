@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from bloxopt.cluster import Cluster, Node
 from bloxopt.formulations.policies import get_policy
 from bloxopt.hosts import HostAllocation
 from bloxopt.hosts.optimal import Optimal
@@ -25,11 +24,7 @@ _ROUNDED = 2e-4
 """The semantics are known exactly: only the rounding of the published figures is left."""
 
 
-def cluster() -> Cluster:
-    """The servers of Synergy's static traces."""
-    return Cluster(
-        tuple(Node(name=f"server-{i}", gpu_type="V100", num_gpus=8, cpus=24, memory_gib=500) for i in range(4))
-    )
+CLUSTER = "4x8xV100:24cpus:500gib"
 
 
 def average_jct(policy: str, host_allocation: str | HostAllocation | None) -> float:
@@ -37,7 +32,7 @@ def average_jct(policy: str, host_allocation: str | HostAllocation | None) -> fl
     options = _PUBLISHED[policy][0]
     result = simulate(
         "synergy-100",
-        cluster(),
+        CLUSTER,
         get_policy(policy, backfill=True, **options),
         preset="synergy",
         host_allocation=host_allocation,

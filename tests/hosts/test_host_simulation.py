@@ -211,3 +211,26 @@ def test_options_of_the_preset_go_with_its_host_allocation() -> None:
     with pytest.raises(ConfigError, match="first_round"):
         synergy.with_(first_round=-1.0)
     assert issubclass(ConfigError, BloxoptError)
+
+
+def test_a_cluster_string_says_what_nodes_have_beside_their_gpus() -> None:
+    cluster = bx.Cluster.from_string("2x8xV100:24cpus:500gib+4xP100+2xK80:8.5cpus+1xK80:64gib")
+    assert [(node.cpus, node.memory_gib) for node in cluster.nodes] == [
+        (24, 500),
+        (24, 500),
+        (None, None),
+        (8.5, None),
+        (None, 64),
+    ]
+    for text in ("8xV100:24", "8xV100:500gib:24cpus", "8xV100:cpus", "8xV100:-1cpus"):
+        with pytest.raises(BloxoptError, match="cannot read"):
+            bx.Cluster.from_string(text)
+
+
+def test_the_shipped_trace_brings_servers_that_a_host_allocation_can_divide(capsys) -> None:
+    arguments = ["simulate", "--trace", "synergy-100", "--first", "40", "--policy", "fifo", "--preset", "synergy"]
+    average = {}
+    for name in ("proportional", "tuned", "optimal"):
+        assert run_cli([*arguments, "--host-allocation", name, "--json"]) == 0
+        average[name] = json.loads(capsys.readouterr().out)["summary"]["average_jct"]
+    assert average["optimal"] < average["tuned"] < average["proportional"]

@@ -26,25 +26,39 @@ class Speedup(Expression):
     the GPU types by their GPUs (Pollux, OSDI 2021). ``"least"``: the smallest rate among its configurations over the
     GPUs that this takes, so that the smallest value is its number of GPUs (Sia, SOSP 2023).
 
-    ``predictor`` is the oracle that plans are made with, anything that :func:`~bloxopt.throughput.as_oracle` takes,
-    None for the rates of the space, with which the simulation runs. Raises :class:`FormulationError` naming a
-    job of which it knows no rate where the space has one.
+    ``predictor`` is the oracle that plans are made with: anything that :func:`~bloxopt.throughput.as_oracle` takes,
+    ``"own"`` for the ``prediction`` that the space's oracle has of itself, such as a model fitted to measurements,
+    None for the rates of the space, with which the simulation runs. Raises :class:`FormulationError` for an oracle that
+    has no prediction, and naming a job of which the predictor knows no rate where the space has one.
     """
 
     reference: Literal["fair", "least"] = "fair"
-    predictor: ThroughputOracle | None = None
+    predictor: ThroughputOracle | Literal["own"] | None = None
     progress_dependent = False
 
     def __post_init__(self) -> None:
         if self.reference not in REFERENCES:
             raise FormulationError(f"Speedup: reference is {shown(self.reference)}, must be one of {REFERENCES}")
-        if self.predictor is not None:
+        if self.predictor is not None and self.predictor != "own":
             object.__setattr__(self, "predictor", as_oracle(self.predictor))
 
     def build(self, space: AllocationSpace) -> Affine:
-        rate = space.rate if self.predictor is None else predicted_rates(self.predictor, space)
+        rate = space.rate if self.predictor is None else predicted_rates(_predictor(self.predictor, space), space)
         reference = (_fair if self.reference == "fair" else _least)(space, rate)
         return per_job(space, rate / reference[space.job])
+
+
+def _predictor(given: ThroughputOracle | Literal["own"], space: AllocationSpace) -> ThroughputOracle:
+    if given != "own":
+        return given
+    oracle = space.catalog.oracle
+    prediction: ThroughputOracle | None = getattr(oracle, "prediction", None)
+    if prediction is None:
+        raise FormulationError(
+            f"Speedup: predictor is 'own', but the throughput oracle {type(oracle).__name__} has no prediction of its "
+            "own: give an oracle, or None to plan with the rates that jobs run at"
+        )
+    return prediction
 
 
 def predicted_rates(oracle: ThroughputOracle, space: AllocationSpace) -> FloatArray:

@@ -61,8 +61,12 @@ class PowerMean(Objective):
         weight = self._weight(space)
         assert rows.counted is not None
         constant = float((weight * self._power(rows.constant))[rows.counted].sum())
-        entries = weight[rows.row] * value
-        return Affine(np.zeros_like(rows.row), rows.column, entries, np.array([constant])).merged()
+        # The sum without configurations is the cost of a column that is always 1, not a constant: relative gaps count
+        # from the whole sum, of which jobs without a configuration can make up nearly all.
+        whole = int(program.add_columns(1, 1.0, 1.0)[0])
+        program.add_rows(Affine.one_column(whole), 1.0, 1.0, labels=["without configurations"])
+        total = Affine(np.zeros_like(rows.row), rows.column, weight[rows.row] * value, np.zeros(1))
+        return total.plus_column(whole, constant).merged()
 
     def solve(self, session: Session) -> Outcome:
         outcome = super().solve(session)

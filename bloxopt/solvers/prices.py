@@ -30,8 +30,11 @@ if TYPE_CHECKING:
 MOST_SHARED = 60
 """Shared rows up to which prices are looked for: cutting planes take many steps in more dimensions."""
 
-SMALL = 400
+SMALL = 2000
 """Columns below which HiGHS needs no help."""
+
+CORE = 400
+"""Columns of least excess, beyond one a group, that the small integer program is made of."""
 
 MOST_MOVES = 300
 """Groups moved at most to make an answer of what the prices leave, and columns looked at beyond one a group."""
@@ -128,10 +131,13 @@ class _Choices:
             return None
         owner = np.repeat(np.arange(form.num_columns), np.diff(matrix.indptr))
         rows = matrix.indices
+        # Columns closed at 0 are no choices and stand in nobody's way.
+        live = ~((form.lower == 0.0) & (form.upper == 0.0))[owner]
+        owner, rows, data = owner[live], rows[live], matrix.data[live]
         least = np.full(form.num_rows, np.inf)
-        np.minimum.at(least, rows, matrix.data)
+        np.minimum.at(least, rows, data)
         largest = np.full(form.num_rows, -np.inf)
-        np.maximum.at(largest, rows, matrix.data)
+        np.maximum.at(largest, rows, data)
         choice: BoolArray = (least > 0) & (largest == least) & (form.row_lower <= 0)
         choice &= (form.row_upper >= least) & (form.row_upper < 2 * least)
         choice[rows[~binary[owner]]] = False
@@ -302,7 +308,7 @@ def _restricted(choices: _Choices, decision: _Decision, target: float, options: 
     """The best answer that uses only columns of little excess, or one of at most ``target``; None if none was found."""
     form = choices.form
     excess = choices.excess(decision.reduced)
-    entry = np.argsort(excess, kind="stable")[: len(choices.start) + SMALL]
+    entry = np.argsort(excess, kind="stable")[: len(choices.start) + CORE]
     kept = np.sort(np.append(choices.column[entry], choices.alone))
     part = replace(
         form,

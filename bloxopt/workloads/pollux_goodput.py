@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -11,9 +12,10 @@ import numpy as np
 
 from bloxopt.errors import ThroughputError
 from bloxopt.goodput import FittedStepTimes, fit_step_times
-from bloxopt.jobs import FloatArray, IntArray
+from bloxopt.jobs import FloatArray, IntArray, JobTable
 from bloxopt.workloads.pollux_applications import Application, Counts, load_applications
-from bloxopt.workloads.pollux_throughput import PolluxThroughput
+from bloxopt.workloads.pollux_profiles import GPU_TYPE
+from bloxopt.workloads.pollux_throughput import MOST_GPUS, PolluxThroughput
 
 Source = Literal["measured", "fitted"]
 
@@ -62,6 +64,28 @@ class PolluxGoodput(PolluxThroughput):
         able = at >= 0
         return np.where(able, splits.local[at], 0), np.where(able, splits.passes[at], 0)
 
+    @cached_property
+    def prediction(self) -> PolluxGoodput:
+        """The oracle that knows the same jobs by the fitted model alone: what policies can plan with."""
+        return PolluxGoodput(self.directory, "fitted")
+
+    def remaining_seconds(self, jobs: JobTable, gpu_types: Sequence[str], num_gpus: IntArray) -> FloatArray:
+        """As for fixed batch sizes; jobs that adapt theirs take the time of the epochs from the present one on."""
+        adapts = np.array([name in self.applications for name in jobs.job_types])[jobs.job_type]
+        left = np.full((len(jobs), len(gpu_types)), np.inf)
+        on_type = np.array([name.upper() == GPU_TYPE for name in gpu_types])
+        fixed = np.flatnonzero(~adapts)
+        if len(fixed):
+            left[fixed] = super().remaining_seconds(jobs.take(fixed), gpu_types, num_gpus[fixed])
+        for code in np.unique(jobs.job_type[adapts]):
+            mine = ((jobs.job_type == code) & (num_gpus <= MOST_GPUS)).nonzero()[0]
+            name = jobs.job_types[code]
+            with np.errstate(divide="ignore"):
+                spent = np.diff(self.applications[name].progress, prepend=0.0) / self._table(name)
+            to_the_end = spent[:, ::-1].cumsum(axis=1)[:, ::-1]
+            left[mine] = np.where(on_type, to_the_end[num_gpus[mine], jobs.phase[mine]][:, None], np.inf)
+        return left
+
     def _by_epoch(self, job_type: str, counts: Counts) -> FloatArray:
         if (job_type, counts) not in self._rates:
             application, batch_size = self.kind(job_type)
@@ -77,7 +101,7 @@ class PolluxGoodput(PolluxThroughput):
         application, batch_size = self.kind(job_type)
         split = application.split(batch_size, sum(counts))
         one = Splits(sum(counts), np.array([split.local]), np.array([split.accumulated + 1]))
-        seconds = self._seconds(application, counts, one, "fitted")[0]
+        seconds = self._times(application, counts, one, "fitted")[0]
         rate: FloatArray = application.gain(split.batch_size) / seconds
         self._rates[job_type, counts] = rate
         return rate
@@ -88,16 +112,16 @@ class PolluxGoodput(PolluxThroughput):
         if not len(splits.local):
             return splits, np.full(application.num_epochs, -1), np.zeros(application.num_epochs)
         gain = gains(application, splits.batch_size)
-        judged = self._seconds(application, counts, splits, self.chosen_by)
+        judged = self._times(application, counts, splits, self.chosen_by)
         value = np.where(np.isfinite(judged)[:, None], gain / judged[:, None], -1.0)
         at = value.argmax(axis=0)
         epochs = np.arange(application.num_epochs)
-        seconds = judged if self.source == self.chosen_by else self._seconds(application, counts, splits, self.source)
+        seconds = judged if self.source == self.chosen_by else self._times(application, counts, splits, self.source)
         rate = gain[at, epochs] / seconds[at]
         able = (value[at, epochs] > 0) & np.isfinite(rate)
         return splits, np.where(able, at, -1), np.where(able, rate, 0.0)
 
-    def _seconds(self, application: Application, counts: Counts, splits: Splits, source: Source) -> FloatArray:
+    def _times(self, application: Application, counts: Counts, splits: Splits, source: Source) -> FloatArray:
         """Seconds of a step with every split, NaN where that was not measured."""
         if source == "fitted":
             model = self.fit(application.name).model

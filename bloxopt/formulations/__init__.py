@@ -20,6 +20,7 @@ from bloxopt.formulations.constraints import (
 )
 from bloxopt.formulations.deadline_order import EarliestDeadline
 from bloxopt.formulations.duration_distribution import DurationDistribution
+from bloxopt.formulations.deadlines_first import DeadlinesFirst, UnmetDeadline, unmet_deadlines
 from bloxopt.formulations.expressions import Expression, per_job
 from bloxopt.formulations.finish_time_order import EstimatedFinishTimeRatio
 from bloxopt.formulations.future_share import FutureShare
@@ -76,6 +77,7 @@ __all__ = [
     "Constraint",
     "Cost",
     "Deadlines",
+    "DeadlinesFirst",
     "DurationDistribution",
     "EarliestDeadline",
     "EffectiveThroughput",
@@ -133,7 +135,9 @@ __all__ = [
     "TimeShare",
     "TiresiasGittinsRank",
     "Total",
+    "UnmetDeadline",
     "WaterFilling",
     "WeightedSum",
     "per_job",
+    "unmet_deadlines",
 ]

@@ -37,6 +37,8 @@ POLICIES = Registry(
         "max_min_fairness_agnostic": f"{_HERE}.max_min_fairness:max_min_fairness_agnostic",
         "water_filling_max_min_fairness": f"{_HERE}.water_filling:water_filling_max_min_fairness",
         "hierarchical": f"{_HERE}.hierarchical:hierarchical",
+        "min_cost": f"{_HERE}.min_cost:min_cost",
+        "min_cost_slos": f"{_HERE}.min_cost:min_cost_slos",
         "min_makespan": f"{_HERE}.min_makespan:min_makespan",
         "finish_time_fairness": f"{_HERE}.finish_time_fairness:finish_time_fairness",
         "finish_time_order": f"{_HERE}.finish_time_order:finish_time_order",
@@ -68,6 +70,8 @@ ALIASES = {
     "min_total_duration_perf": "min_makespan",
     "finish_time_fairness_perf": "finish_time_fairness",
     "max_sum_throughput_perf": "max_sum_throughput_raw",
+    "max_sum_throughput_normalized_by_cost_perf": "min_cost",
+    "max_sum_throughput_normalized_by_cost_perf_SLOs": "min_cost_slos",
     "max_min_fairness_water_filling_packed": "water_filling_max_min_fairness_packed",
     "min_total_duration_packed": "min_makespan_packed",
 }

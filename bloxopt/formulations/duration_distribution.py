@@ -58,8 +58,9 @@ class DurationDistribution:
         """
         if quantum is not None:
             value = self._ratio(attained, self._beyond(attained), self._beyond(attained + quantum), quantum)
-            # Rounding must not make a quantum that is as good as over last for another moment.
-            return value, quantum - np.mod(attained + 1e-6, quantum)
+            span = quantum - np.mod(attained, quantum)
+            # Service adds up to a rounding error: a quantum that is as good as over is over.
+            return value, np.where(span < 1e-6, span + quantum, span)
         value, span = np.zeros(len(attained)), np.full(len(attained), np.inf)
         count = len(self.samples)
         for part in np.array_split(np.arange(len(attained)), len(attained) * count // _MOST_PAIRS + 1):

@@ -74,8 +74,10 @@ class ServiceQueue(OrderKey):
         soonest = float(np.min(ahead / speed, where=space.running, initial=math.inf))
         if self.promote_knob is not None:
             run, waited = self._times(space)
-            waits = (queue > 0) & ~space.running & (run > 0)
-            soonest = float(np.min(self.promote_knob * run - waited, where=waits, initial=soonest))
+            left = self.promote_knob * run - waited
+            # Who has waited long enough already has just been stopped, and is promoted at the next event.
+            waits = (queue > 0) & ~space.running & (run > 0) & (left > _MOMENT)
+            soonest = float(np.min(left, where=waits, initial=soonest))
         return soonest
 
     def _queue(self, space: AllocationSpace, service: FloatArray) -> IntArray:

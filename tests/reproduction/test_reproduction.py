@@ -11,7 +11,7 @@ from bloxopt.errors import InputError, UnknownNameError
 from bloxopt.reproduction import SYSTEMS, Figure, Run, reproduce
 from bloxopt.reproduction.base import compare
 
-FAST = ("gavel", "blox")
+FAST = ("gavel", "blox", "tiresias")
 
 
 def _run(value: float, **figure: object) -> Run:

@@ -8,6 +8,7 @@ from scipy.optimize import linprog
 
 from bloxopt.formulations import AllocationSpace
 from bloxopt.jobs import Job
+from bloxopt.throughput import TableThroughput
 
 TYPES = ("fast", "mid", "slow")
 
@@ -25,9 +26,14 @@ def make_space(
     round_seconds=360.0,
     deadlines=None,
     restart_cost=0.0,
+    kept_beside=0.7,
+    pair_threshold=None,
     **state,
 ) -> AllocationSpace:
-    """A space with steps/s ``rates`` (jobs, types), ``num_gpus`` per job and ``capacity`` GPUs per type."""
+    """A space with steps/s ``rates`` (jobs, types), ``num_gpus`` per job and ``capacity`` GPUs per type.
+
+    Jobs of equal gangs keep ``kept_beside`` of their rates, a number or (jobs, jobs, types), while they share GPUs.
+    """
     rates = np.asarray(rates, dtype=float)
     count = len(rates)
     jobs = [
@@ -49,8 +55,27 @@ def make_space(
         for i in range(count)
         for j in range(rates.shape[1])
     }
+    kept = np.broadcast_to(kept_beside, (count, count, rates.shape[1]))
+    pairs = {
+        (f"model-{a}", f"model-{b}", TYPES[j], int(num_gpus[a])): (
+            rates[a, j] * kept[a, b, j],
+            rates[b, j] * kept[b, a, j],
+        )
+        for a in range(count)
+        for b in range(a)
+        for j in range(rates.shape[1])
+        if num_gpus[a] == num_gpus[b]
+    }
     cluster = "+".join(f"{capacity[j]}x{TYPES[j]}" for j in range(rates.shape[1]))
-    return AllocationSpace.from_jobs(jobs, cluster, table, now=now, round_seconds=round_seconds, **state)
+    return AllocationSpace.from_jobs(
+        jobs,
+        cluster,
+        TableThroughput(table, pairs),
+        now=now,
+        round_seconds=round_seconds,
+        pair_threshold=pair_threshold,
+        **state,
+    )
 
 
 @st.composite

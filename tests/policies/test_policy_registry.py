@@ -28,9 +28,12 @@ from bloxopt.solvers.base import SolverOptions
 
 @pytest.mark.parametrize("name", [*POLICIES, *ALIASES])
 def test_every_name_allocates_within_capacity_and_time(name):
-    space = make_space([[3, 1], [2, 2], [5, 1]], [1, 2, 1], [2, 2], arrivals=[0, 1, 2], now=5.0)
-    allocation = get_policy(name).allocate(space)
-    used = np.bincount(space.gpu_type, weights=space.num_gpus * allocation.x, minlength=2)
+    policy = get_policy(name)
+    space = make_space(
+        [[3, 1], [2, 2], [5, 1]], [1, 2, 1], [2, 2], arrivals=[0, 1, 2], now=5.0, pair_threshold=policy.pair_threshold
+    )
+    allocation = policy.allocate(space)
+    used = np.bincount(space.gpu_type, weights=space.gpu_demand * allocation.x, minlength=2)
     assert (used <= space.capacity + 1e-6).all()
     assert (allocation.time_share.sum(axis=1) <= 1 + 1e-6).all()
 
@@ -74,7 +77,8 @@ def test_the_table_has_a_row_per_policy_with_its_aliases():
 
 def test_policies_say_whether_progress_alone_changes_their_answer():
     dependent = {name for name in POLICIES if get_policy(name).progress_dependent}
-    assert dependent == {"srtf", "las"}
+    assert {"srtf", "las", "shortest", "srsf", "tiresias", "gittins", "serpt"} <= dependent
+    assert dependent.isdisjoint({"fifo", "sjf", "ssf", "isolated", "max_min_fairness", "min_makespan"})
     fair = MaxMin(NormalizedThroughput())
     assert Policy(objective=fair, constraints=[Capacity(), TimeShare(), Deadlines()]).progress_dependent
     assert Policy(objective=fair, constraints=[Capacity(), PinRunning()]).progress_dependent

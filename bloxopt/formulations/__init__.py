@@ -19,13 +19,13 @@ from bloxopt.formulations.constraints import (
     TimeShare,
 )
 from bloxopt.formulations.deadline_order import EarliestDeadline
-from bloxopt.formulations.duration_distribution import DurationDistribution
 from bloxopt.formulations.deadlines_first import DeadlinesFirst, UnmetDeadline, unmet_deadlines
+from bloxopt.formulations.duration_distribution import DurationDistribution
 from bloxopt.formulations.expressions import Expression, per_job
 from bloxopt.formulations.finish_time_order import EstimatedFinishTimeRatio
 from bloxopt.formulations.future_share import FutureShare
 from bloxopt.formulations.gittins import ExpectedRemaining, GittinsIndex, TiresiasGittinsRank
-from bloxopt.formulations.goodput import AfterRestart, Speedup
+from bloxopt.formulations.goodput import AfterRestart, Otherwise, Speedup
 from bloxopt.formulations.guaranteed_first import GuaranteedFirst
 from bloxopt.formulations.hierarchical_fairness import HierarchicalFairness
 from bloxopt.formulations.isolated_share import IsolatedShare
@@ -107,6 +107,7 @@ __all__ = [
     "Objective",
     "OneConfiguration",
     "OrderKey",
+    "Otherwise",
     "Outcome",
     "PairedShares",
     "PinRunning",

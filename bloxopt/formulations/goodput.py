@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
 from bloxopt.errors import FormulationError
 from bloxopt.formulations.affine import Affine
-from bloxopt.formulations.checks import checked_amount, shown
+from bloxopt.formulations.checks import checked_amount, finite_number, shown
 from bloxopt.formulations.expressions import Expression, ExpressionLike, build_affine, per_job
+from bloxopt.formulations.progress import depends_on_progress
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import FloatArray
 from bloxopt.throughput import ThroughputOracle, as_oracle, checked_rates
@@ -154,3 +155,33 @@ class AfterRestart(Expression):
         if not self.waiting:
             factor = np.where(space.running & (age >= cost), factor, 1.0)
         return factor
+
+
+@dataclass(frozen=True, eq=False)
+class Otherwise(Expression):
+    """An expression of one row a job where the job has a configuration, ``value`` where it has none.
+
+    For programs of whole configurations: the row is ``value + Σ_c (e_c − value) x_c``.
+    """
+
+    expression: ExpressionLike
+    value: float
+
+    def __post_init__(self) -> None:
+        finite_number("Otherwise: value", self.value)
+
+    @property
+    def progress_dependent(self) -> bool:  # type: ignore[override]
+        return depends_on_progress(self.expression)
+
+    def build(self, space: AllocationSpace) -> Affine:
+        rows = build_affine(self.expression, space, "Otherwise").merged()
+        if rows.num_rows != space.num_jobs:
+            raise FormulationError("Otherwise needs an expression with a row per job")
+        missing = len(rows.row) != space.num_columns
+        if missing or not np.array_equal(rows.row, space.job):
+            raise FormulationError("Otherwise needs a value for every configuration of a job, in the job's own row")
+        constant = rows.constant[rows.row]
+        return replace(
+            rows, value=rows.value + constant - self.value, constant=np.full(space.num_jobs, float(self.value))
+        )

@@ -54,6 +54,7 @@ POLICIES = Registry(
         "max_sum_throughput_packed": f"{_HERE}.packed:max_sum_throughput_packed",
         "max_sum_throughput_raw_packed": f"{_HERE}.packed:max_sum_throughput_raw_packed",
         "pollux": f"{_HERE}.pollux:pollux",
+        "sia": f"{_HERE}.sia:sia",
         "shockwave": f"{_HERE}.shockwave:shockwave",
     },
 )

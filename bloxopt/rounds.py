@@ -179,10 +179,18 @@ class Scheduler:
             return replace(made, assignment=self.hosts.allocate(made.assignment, order.tolist(), space.node_up))
         return made
 
-    def fork(self, backend: Backend, state: ClusterState) -> Scheduler:
-        """A scheduler that goes on from here over another backend, whose ``state`` has no jobs of its own submitted.
+    @property
+    def pending(self) -> IntArray:
+        """Rows of the jobs that asked for admission and have no answer yet."""
+        return self._pending
 
-        The backend has the same jobs in the same rows and the same GPU types. Neither changes the other from then on.
+    def fork(
+        self, backend: Backend, state: ClusterState, policy: Policy | None = None, changed: bool = False
+    ) -> Scheduler:
+        """A scheduler that goes on from here over another backend, with another policy if one is given.
+
+        The backend has the same jobs in the same rows and the same GPU types; jobs submitted at ``state`` ask it for
+        admission. With ``changed`` it plans anew. Neither scheduler changes the other from then on.
         """
         twin = copy.copy(self)
         twin.backend = backend
@@ -190,7 +198,13 @@ class Scheduler:
         twin.inspect = twin.before_round = twin.ladder = None
         twin.__post_init__()
         twin._plan = None if self._plan is None else self._plan.copy()
-        twin._stale, twin._ran_nothing = self._stale, self._ran_nothing
+        twin.policy = self.policy if policy is None else policy
+        twin._stale = self._stale or changed or policy is not None
+        twin._ran_nothing = self._ran_nothing
+        cluster = backend.catalog.cluster
+        up = np.ones(len(cluster.nodes), dtype=bool)
+        up[: len(state.node_up)] = state.node_up
+        twin._capacity = cluster.capacity_of(up & ~cluster.node_drained)
         twin._isolated = copy.deepcopy(self._isolated)
         twin._finished, twin._rates_version = backend.ledger.num_finished, backend.catalog.version
         twin._pending = np.concatenate([self._pending, state.submitted])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import copy
 from enum import IntEnum
 from typing import Any
 
@@ -62,6 +63,17 @@ class JobLedger:
         self.notes: dict[str, float] = {}
         """Numbers that a policy or an admission remembers between rounds, by name."""
         self._memories: dict[str, NDArray[Any]] = {}
+
+    def copy(self, table: JobTable | None = None) -> JobLedger:
+        """The same ledger, to be changed apart from this one; ``table`` replaces the jobs' static columns."""
+        twin = copy(self)
+        for name, column in vars(self).items():
+            if isinstance(column, np.ndarray):
+                setattr(twin, name, column.copy())
+        twin.table = self.table if table is None else table
+        twin.refusals, twin.notes = dict(self.refusals), dict(self.notes)
+        twin._memories = {name: column.copy() for name, column in self._memories.items()}
+        return twin
 
     def take(self, rows: IntArray, table: JobTable | None = None) -> JobLedger:
         """A ledger of the jobs ``rows`` alone, all of them active, that changes apart from this one.

@@ -82,8 +82,8 @@ def check_inputs(experiments: Iterable[Experiment]) -> None:
             _options(experiment)
 
 
-def run_experiment(experiment: Experiment, progress: Progress | None = None, inspect: Any = None) -> SimulationResult:
-    """Simulate what the experiment describes; ``progress`` and ``inspect`` as in :func:`~bloxopt.simulate`.
+def run_experiment(experiment: Experiment, progress: Progress | None = None, **hooks: Any) -> SimulationResult:
+    """Simulate what the experiment describes; ``progress`` and ``hooks`` as in :func:`~bloxopt.simulate`.
 
     Raises any :class:`~bloxopt.errors.BloxoptError` of the parts it names.
     """
@@ -109,7 +109,7 @@ def run_experiment(experiment: Experiment, progress: Progress | None = None, ins
         failures=failures,
         max_rounds=simulation.max_rounds,
         progress=progress,
-        inspect=inspect,
+        **hooks,
     )
     result.config["preset"] = simulation.preset
     result.config["admission"] = experiment.admission.name

@@ -64,6 +64,7 @@ class ConfigurationCatalog:
         self.cluster = cluster
         self.slowdown = slowdown
         self.every_count_up_to = every_count_up_to
+        self._settings = (slowdown, spread_columns, pair_threshold, every_count_up_to)
         self.oracle = oracle
         self.phases = Phases.of(oracle, table)
         self.phase: IntArray = np.zeros(len(table), dtype=np.int64)
@@ -102,6 +103,21 @@ class ConfigurationCatalog:
         self.offsets: IntArray = np.concatenate([[0], np.cumsum(np.bincount(job[row], minlength=len(table)))]).astype(
             np.int64
         )
+
+    def rebuilt(
+        self, rows: IntArray | None = None, table: JobTable | None = None, cluster: Cluster | None = None
+    ) -> ConfigurationCatalog:
+        """A catalog of jobs ``rows`` (None: all), each in its present phase, that changes apart from this one.
+
+        ``table`` replaces the static columns of those jobs, ``cluster`` the cluster.
+        """
+        if table is None:
+            table = self.table if rows is None else self.table.take(rows)
+        twin = ConfigurationCatalog(table, self.cluster if cluster is None else cluster, self.oracle, *self._settings)
+        phase = self.phase if rows is None else self.phase[rows]
+        if len(moved := np.flatnonzero(phase)):
+            twin.enter_phase(moved, phase[moved])
+        return twin
 
     def jobs(self, row: IntArray) -> JobTable:
         """Static columns of jobs ``row``, each in its present phase."""

@@ -80,14 +80,17 @@ class SimulatedBackend:
     def _next_arrival(self) -> float:
         return float(self._arrival[self._submitted]) if self._submitted < len(self._arrival) else math.inf
 
-    def resume(self, now: float, assignment: Assignment, node_up: BoolArray) -> None:
-        """Go on from a moment at which all jobs were admitted and those of ``assignment`` ran, without a restart."""
+    def resume(self, now: float, assignment: Assignment, node_up: BoolArray, nodes_changed: bool = True) -> None:
+        """Go on from a moment at which the active jobs of the ledger were in and those of ``assignment`` ran.
+
+        These go on without a restart; no other job comes.
+        """
         self.now = now
         self._submitted = len(self._arrival)
-        self._node_up, self._nodes_changed = node_up, True
+        self._node_up, self._nodes_changed = node_up, nodes_changed
         self._assignment = assignment
         ledger = self.ledger
-        ledger.status[:] = JobStatus.WAITING
+        ledger.status[ledger.active] = JobStatus.WAITING
         ledger.gpu_type[:], ledger.gpus[:] = -1, 0
         rows = self._rows = np.fromiter(assignment.grants, dtype=np.int64, count=len(assignment))
         ledger.status[rows] = JobStatus.RUNNING
@@ -98,8 +101,12 @@ class SimulatedBackend:
         if len(rows):
             self._set_rates(rows)
 
+    def continue_as(self, other: SimulatedBackend) -> None:
+        """Take over how long jobs of ``other`` that restart still stall, after :meth:`resume`."""
+        self._stall = other._stall.copy()
+
     def observe(self) -> ClusterState:
-        due = int(np.searchsorted(self._arrival, self.now, side="right"))
+        due = max(int(np.searchsorted(self._arrival, self.now, side="right")), self._submitted)
         submitted = np.arange(self._submitted, due)
         self._submitted = due
         changed, self._nodes_changed = self._nodes_changed, False

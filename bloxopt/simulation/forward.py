@@ -60,7 +60,7 @@ def look_ahead(
     ledger are not changed.
     """
     chosen = (options or SimulationOptions()).with_(round_seconds=space.round_seconds)
-    catalog = _catalog_of(space)
+    catalog = space.catalog.rebuilt(space.index)
     ledger = space.ledger.take(space.index, catalog.table)
     first = ledger.start.copy()
     ledger.start[:] = np.nan
@@ -96,26 +96,6 @@ def _finishes(backend: SimulatedBackend, catalog: ConfigurationCatalog) -> Float
     rate = np.where(rate > 0, rate, fastest)
     left = np.divide(ledger.remaining_steps, rate, out=np.full(len(rate), np.inf), where=rate > 0)
     return np.where(np.isnan(ledger.finish), backend.now + left, ledger.finish)
-
-
-def _catalog_of(space: AllocationSpace) -> ConfigurationCatalog:
-    """The catalog of the active jobs alone, each in its present phase."""
-    whole = space.catalog
-    table = whole.table.take(space.index)
-    part = ConfigurationCatalog(
-        table,
-        whole.cluster,
-        whole.oracle,
-        whole.slowdown,
-        spread_columns=whole.has_twin is not None,
-        every_count_up_to=whole.every_count_up_to,
-        pair_threshold=whole.pair_threshold,
-    )
-    phase = whole.phase[space.index]
-    moved = np.flatnonzero(phase)
-    if len(moved):
-        part.enter_phase(moved, phase[moved])
-    return part
 
 
 def _assignment_of(

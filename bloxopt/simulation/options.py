@@ -46,8 +46,8 @@ class SimulationOptions:
       that the plan promised them), so that others can use their GPUs.
     - ``every_gpu_count_up_to``: elastic jobs may have every GPU count up to this, above it powers of two (with their
       own bounds and request).
-    - ``round_budget``: seconds of real time that deciding a round may take: see :class:`bloxopt.anytime.Ladder`. None: as
-      long as it takes. With a budget, results depend on how fast the machine is.
+    - ``round_budget``: seconds of real time that deciding a round may take: see :class:`bloxopt.anytime.Ladder`.
+      None: as long as it takes. With a budget, results depend on how fast the machine is.
     - ``solver``: used where neither the caller nor the policy names one. Which of many optimal
       allocations is found depends on it: Gavel's interior-point solver gives the middle of the optimal
       face, a simplex solver one of its corners.

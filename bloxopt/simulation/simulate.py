@@ -19,6 +19,7 @@ from bloxopt.hosts import HostAllocation, HostRates, Hosts, SensitivityProfiles,
 from bloxopt.placement import Strategy
 from bloxopt.placement.slowdown import Slowdown, as_slowdown
 from bloxopt.rounds import Scheduler
+from bloxopt.runtime.backend import ClusterState
 from bloxopt.selection import RoundSelector
 from bloxopt.simulation.arguments import (
     as_host_allocation,
@@ -78,6 +79,7 @@ def simulate(
     max_rounds: int | None = None,
     progress: Callable[[ProgressUpdate], None] | None = None,
     inspect: Callable[[Allocation, Callable[[AllocationSpace], Allocation]], None] | None = None,
+    before_round: Callable[[Scheduler, ClusterState], None] | None = None,
 ) -> SimulationResult:
     """Run every job of ``trace`` on ``cluster`` under ``policy`` and return what happened.
 
@@ -92,7 +94,7 @@ def simulate(
     failures and, where they have a seed, solvers. ``failures`` is a
     :class:`~bloxopt.simulation.failures.RandomFailures` or a list of outages. ``max_rounds`` ends early.
     ``progress`` is called after each round, ``inspect`` with every allocation as it is made and with a function that
-    allocates in any space as the policy does.
+    allocates in any space as the policy does, ``before_round`` with the scheduler and what it sees before it decides.
 
     Raises a :class:`~bloxopt.errors.BloxoptError` for input that cannot be used, an infeasible policy,
     a solver that fails, and jobs that can never start or are never let in.
@@ -142,6 +144,7 @@ def simulate(
         solve_interval=chosen.solve_interval,
         placement_retries=chosen.placement_retries,
         inspect=inspect,
+        before_round=before_round,
         event_driven=chosen.round_end == "next_event",
         hosts=hosts,
         ladder=None if chosen.round_budget is None else Ladder(chosen.round_budget),

@@ -1,0 +1,57 @@
+"""What if: the present round of a scheduler decided again, and the rounds after it, with something changed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from bloxopt.cluster import Cluster
+from bloxopt.formulations.policy import Policy
+from bloxopt.jobs import JobTable
+from bloxopt.rounds import Scheduler
+from bloxopt.runtime.assignment import Assignment
+from bloxopt.runtime.backend import ClusterState
+from bloxopt.simulation.backend import SimulatedBackend
+from bloxopt.simulation.failures import NodeEvents
+from bloxopt.simulation.options import SimulationOptions
+from bloxopt.state import JobStatus
+
+
+def fork(
+    scheduler: Scheduler,
+    state: ClusterState,
+    *,
+    cluster: Cluster | None = None,
+    table: JobTable | None = None,
+    policy: Policy | None = None,
+) -> tuple[Scheduler, ClusterState]:
+    """A scheduler over a simulated copy of the cluster as it stands at ``state``, and that state for it to decide.
+
+    Nothing that happens to one shows in the other. Without changes its next decision is the one that ``scheduler`` is
+    about to make. ``cluster`` has the nodes of the present one first, and others of the same GPU types after them, all
+    up; ``table`` has the same jobs; ``policy`` decides instead of the present one. Jobs that have not been submitted
+    yet do not come, and nodes neither fail nor come back.
+    """
+    backend = scheduler.backend
+    catalog = backend.catalog.rebuilt(table=table, cluster=cluster)
+    ledger = backend.ledger.copy(catalog.table)
+    known = np.zeros(len(ledger.status), dtype=bool)
+    known[scheduler.pending] = known[state.submitted] = True
+    ledger.status[(ledger.status == JobStatus.NOT_ADMITTED) & ~known] = JobStatus.REJECTED
+    assignment = Assignment(catalog.cluster, catalog.table).change((), dict(state.assignment.grants))
+    up = np.ones(len(catalog.cluster.nodes), dtype=bool)
+    up[: len(state.node_up)] = state.node_up
+    options = getattr(backend, "options", SimulationOptions(round_seconds=backend.round_seconds))
+    copied = SimulatedBackend(
+        catalog,
+        replace(options, round_budget=None, first_round=0.0),
+        NodeEvents(None, catalog.cluster, 0),
+        ledger,
+        hosts=scheduler.hosts,
+    )
+    copied.resume(state.now, assignment, up, state.nodes_changed)
+    if isinstance(backend, SimulatedBackend):
+        copied.continue_as(backend)
+    before = ClusterState(state.now, state.submitted[:0], assignment, up, state.nodes_changed)
+    return scheduler.fork(copied, state, policy=policy, changed=cluster is not None or table is not None), before

@@ -128,8 +128,10 @@ def test_solvers_without_integers_lose_the_least_throughput_and_say_so():
 
 def test_prices_have_documented_defaults_and_bad_ones_are_named():
     space = make_space([[1.0]], [1], [1])
-    with pytest.raises(FormulationError, match="no price for GPU type 'fast'; known are v100"):
-        get_policy("min_cost").allocate(space)
+    assert get_policy("min_cost").allocate(space).objective == pytest.approx(1.0)
+    both = make_space([[1.0, 1.0]], [1], [1, 1])
+    with pytest.raises(FormulationError, match="no price for GPU type 'mid'; known are v100"):
+        get_policy("min_cost", prices={"fast": 2.0}).allocate(both)
     for prices, message in (({"fast": 0}, "'fast' is 0"), ({"fast": -1}, "'fast' is -1"), ({"fast": "x"}, "'x'")):
         with pytest.raises(FormulationError, match=message):
             get_policy("min_cost", prices=prices)

@@ -23,8 +23,9 @@ PRICES: Mapping[str, float] = {"v100": 0.74, "p100": 0.43, "k80": 0.135}
 def min_cost(prices: Mapping[str, float] | None = None, normalized: bool = False, **options: Any) -> Policy:
     """``max Σ_i Σ_j T_ij / price_j x_ij``, most throughput per dollar (Gavel, OSDI 2020, §4.2, as its code has it).
 
-    ``prices`` per GPU-hour by GPU type, :data:`PRICES` for those not named; ``normalized`` divides each job's steps/s
-    by its rate on an average GPU, so that models with long and short steps count alike.
+    ``prices`` per GPU-hour by GPU type, :data:`PRICES` for those not named (on a cluster without any of these types a
+    GPU-hour costs 1); ``normalized`` divides each job's steps/s by its rate on an average GPU, so that models with
+    long and short steps count alike.
     """
     return Policy(
         objective=MaxSum(ThroughputPerCost(_prices(prices), normalized)),
@@ -99,7 +100,12 @@ class LeastCost(Objective):
 
 
 def price_of_each_type(price: Mapping[str, float], space: AllocationSpace) -> FloatArray:
-    """Dollars per GPU-hour (types,); raises :class:`FormulationError` naming a GPU type without a price."""
+    """Dollars per GPU-hour (types,); 1 each where none has a price, so that GPU-hours are what counts.
+
+    Raises :class:`FormulationError` naming a GPU type without a price beside others that have one.
+    """
+    if not any(name.lower() in price for name in space.gpu_types):
+        return np.ones(len(space.gpu_types))
     for name in space.gpu_types:
         if name.lower() not in price:
             raise FormulationError(

@@ -101,8 +101,13 @@ class PlannedJob:
 
     def rates_of(self, profile: Profile) -> FloatArray:
         """Steps/s of each round of a profile."""
+        kinds = profile.kinds
+        if len(kinds) and (kinds == kinds[0]).all():
+            sizes = self.sizes[kinds[0]]
+            same: FloatArray = sizes.rates[sizes.at_most(profile.counts)]
+            return same
         rates = np.zeros(len(profile.counts))
-        for kind in np.unique(profile.kinds):
+        for kind in np.unique(kinds):
             here = profile.kinds == kind
             rates[here] = self.sizes[kind].rates[self.sizes[kind].at_most(profile.counts[here])]
         return rates

@@ -69,10 +69,12 @@ def deadline_plan(space: AllocationSpace) -> DeadlinePlan:
     capacity = space.capacity.astype(np.float64)
     free = np.repeat(capacity[:, None], horizon, axis=1)
     profiles = fill_in_order(jobs, order, free, capacity, length)
-    promised = _promised(space, jobs)
-    if not profiles.keys() >= promised.keys():
+    missed = [position for position in order if position not in profiles]
+    promises = space.ledger.memory(_PROMISE, None)
+    if any(promises[space.index[position]] is not None for position in missed):
+        promised = _promised(space, jobs)
         kept = _kept(jobs, promised, np.repeat(capacity[:, None], horizon, axis=1))
-        if kept is not None:
+        if kept is not None and not profiles.keys() >= promised.keys():
             free = kept
             rest = [position for position in order if position not in promised]
             profiles = {**promised, **fill_in_order(jobs, rest, free, capacity, length)}

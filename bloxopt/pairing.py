@@ -86,6 +86,9 @@ class Pairing:
         described = states_needs(table, cluster)
         columns = [table.job_type, table.num_gpus]
         columns += [table.needs, table.tenant] if described else []
+        hosts = bool(table.cpus_per_gpu.any() or table.memory_gib_per_gpu.any())
+        if hosts:
+            columns.append(np.unique(np.column_stack(_host_needs(table)), axis=0, return_inverse=True)[1].ravel())
         kinds, first, kind = np.unique(np.column_stack(columns), axis=0, return_index=True, return_inverse=True)
         names = [table.job_types[code] for code in kinds[:, 0].tolist()]
         gpus = kinds[:, 1]
@@ -96,9 +99,11 @@ class Pairing:
         possible &= factor + factor.transpose(1, 0, 2) > threshold
         if described:
             # What one may use the other may use too, and no two of an anti-affinity group meet.
-            possible &= (kinds[:, None, 2:] == kinds[None, :, 2:]).all(axis=2)[:, :, None]
+            possible &= (kinds[:, None, 2:4] == kinds[None, :, 2:4]).all(axis=2)[:, :, None]
             apart = np.array([need.anti_affinity is not None or need.exclusive_node for need in table.need_kinds])
             possible &= ~apart[kinds[:, 2]][:, None, None]
+        if hosts:
+            possible &= _fits_beside(cluster, gpus, *(need[first] for need in _host_needs(table)))
         kind = np.where(table.gpu_share < 1.0, -1, kind.ravel()).astype(np.int64)
         return cls(kind, np.where(possible, factor, 0.0), names, gpus)
 
@@ -134,6 +139,24 @@ class Pairing:
         single = (count < 2).nonzero()[0]
         possible[single, single] = False
         return possible
+
+
+def _host_needs(table: JobTable) -> tuple[FloatArray, FloatArray]:
+    return table.cpus_per_gpu, table.memory_gib_per_gpu
+
+
+def _fits_beside(cluster: Cluster, num_gpus: IntArray, *needs: FloatArray) -> BoolArray:
+    """Whether the empty cluster has CPUs and memory for gangs of two kinds on the same GPUs: (kinds, kinds, types)."""
+    fits = np.zeros((len(num_gpus), len(num_gpus), len(cluster.gpu_types)))
+    shapes = np.column_stack([cluster.node_gpu_type, cluster.node_gpus, cluster.node_cpus, cluster.node_memory_gib])
+    for (kind, gpus, *stocks), count in zip(*np.unique(shapes, axis=0, return_counts=True), strict=True):
+        room = np.full(fits.shape[:2], gpus)
+        for stock, need in zip(stocks, needs, strict=True):
+            both = need[:, None] + need[None, :]
+            most = np.divide(stock, both, out=np.full(both.shape, np.inf), where=both > 0)
+            room = np.minimum(room, np.floor(most + 1e-9))
+        fits[:, :, int(kind)] += count * room
+    return np.asarray(fits >= num_gpus[:, None, None])
 
 
 def _checked_pairs(oracle: Any, names: Sequence[str], num_gpus: IntArray, gpu_types: Sequence[str]) -> FloatArray:

@@ -52,7 +52,8 @@ def sift(
         )
         result = run(part)
         spent += result.solve_seconds
-        if result.termination is not Termination.OPTIMAL or result.x is None or result.row_duals is None:
+        solved = result.termination is Termination.OPTIMAL and np.shape(result.x) == part.cost.shape
+        if not solved or result.x is None or result.row_duals is None:
             return None
         empty = np.bincount(part.matrix.indices, minlength=form.num_rows) == 0
         prices = np.where(empty, 0.0, result.row_duals)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from bloxopt.reproduction.base import Figure, Run
+from bloxopt.reproduction.base import OTHER_SEMANTICS, Figure, Run
 from bloxopt.simulation import simulate
 
 CLUSTER = "8xV100+16xP100+24xK80"
@@ -46,5 +46,15 @@ RUNS = (
         measure=partial(_measure, "min_makespan"),
         # Ours is the true optimum of the linear program, which bisection misses by up to 2 %.
         figures=(Figure(metric="makespan", reference=64721.0, goal="at_most"),),
+    ),
+    Run(
+        trace="gavel-100",
+        policy="gandiva",
+        source="Gavel's simulator: gandiva, whose random pairs cannot be drawn again",
+        measure=partial(_measure, "gandiva"),
+        figures=(
+            Figure(metric="average_jct", reference=35075.0, tolerance=OTHER_SEMANTICS),
+            Figure(metric="makespan", reference=75994.0, tolerance=OTHER_SEMANTICS),
+        ),
     ),
 )

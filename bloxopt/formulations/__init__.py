@@ -47,6 +47,7 @@ from bloxopt.formulations.measures import (
 from bloxopt.formulations.nash_window import NashWelfareWindow
 from bloxopt.formulations.objectives import MaxMin, MaxSum, MinMax, Objective, RestartPenalty, WeightedSum
 from bloxopt.formulations.order_keys import Arrival, AttainedService, OrderKey, ShortestRemaining, ShortestTotal
+from bloxopt.formulations.partial_allocation import PartialAllocation
 from bloxopt.formulations.policy import Policy
 from bloxopt.formulations.power_mean import PowerMean
 from bloxopt.formulations.priority import Priority
@@ -110,6 +111,7 @@ __all__ = [
     "Otherwise",
     "Outcome",
     "PairedShares",
+    "PartialAllocation",
     "PinRunning",
     "Policy",
     "PowerMean",

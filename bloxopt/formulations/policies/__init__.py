@@ -18,6 +18,7 @@ POLICIES = Registry(
     "policy",
     {
         "fifo": f"{_HERE}.fifo:fifo",
+        "strategy_proof": f"{_HERE}.strategy_proof:strategy_proof",
         "srtf": f"{_HERE}.srtf:srtf",
         "las": f"{_HERE}.las:las",
         "shortest": f"{_HERE}.srtf:shortest",
@@ -66,6 +67,7 @@ ALIASES = {
     "fifo_perf": "fifo",
     "max_min_fairness_perf": "max_min_fairness",
     "water_filling_perf": "water_filling_max_min_fairness",
+    "max_min_fairness_strategy_proof_perf": "strategy_proof",
     "max_min_fairness_water_filling_perf": "water_filling_max_min_fairness",
     "min_total_duration": "min_makespan",
     "min_total_duration_perf": "min_makespan",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ import bloxopt as bx
 from bloxopt.errors import ConfigError, FormulationError, InputError
 from bloxopt.formulations import AllocationSpace, OrderKey, Policy, Priority
 from bloxopt.formulations.policies import get_policy
+from bloxopt.jobs import FloatArray, IntArray, JobTable
+from bloxopt.phases import Phases
 
 EVENTS = bx.SimulationOptions(round_end="next_event", round_seconds=1e6, restart_cost=0.0, placement="first_fit")
 
@@ -139,6 +142,23 @@ def test_late_in_a_long_simulation_rounds_still_end() -> None:
     result = run(trace_of(*jobs), get_policy("tiresias", limits=[5.0, 11.0], promote_knob=1))
     assert result.jobs["finish"].notna().all()
     assert len(result.rounds) < 400
+
+
+class TwoPhases:
+    """One step/s a GPU up to step 100, then two."""
+
+    def phases(self, jobs: JobTable) -> Phases:
+        return Phases(np.arange(len(jobs) + 1) * 2, np.tile([100.0, np.inf], len(jobs)))
+
+    def rates(self, jobs: JobTable, gpu_types: Sequence[str], num_gpus: IntArray) -> FloatArray:
+        return np.repeat(((1.0 + jobs.phase) * num_gpus)[:, None], len(gpu_types), axis=1)
+
+
+def test_a_phase_that_ends_ends_the_round_and_the_job_goes_on_at_its_new_rate() -> None:
+    jobs = JobTable.from_jobs([bx.Job(job_id="job-0", total_steps=150.0)])
+    result = run(bx.Trace(name="phased", jobs=jobs, throughput=TwoPhases()))
+    assert finishes(result) == pytest.approx([125.0])
+    assert result.rounds["time"].tolist() == pytest.approx([0.0, 100.0])
 
 
 class Alternating(OrderKey):

@@ -106,14 +106,15 @@ def batch_size_regimes(
     if mode == "static" or first >= largest:
         return [first], []
     if mode == "gns":
-        # A job that is not yet at an epoch's batch size asks for it as soon as it starts the epoch before the last.
+        # The simulator counts the epoch that a job is in as done, and looks one further ahead.
         ahead = 2 if rules == "simulated" else 0
         starts = _DOUBLED_FROM.get((model, first, num_gpus), ())
         sizes = [min(first * 2 ** (k + 1), largest) for k in range(len(starts))]
     else:
-        ahead = 1 if rules == "simulated" else 0
-        critical = [epoch in _critical(model, first, epochs, rules) for epoch in range(epochs)]
-        starts = tuple(e for e in range(1, epochs) if critical[e] != critical[e - 1])
+        ahead = 1 if rules == "simulated" else 0  # it counts the epoch that a job is in as done
+        spans = _critical(model, first, epochs, rules)
+        critical = [epoch in spans for epoch in range(epochs + ahead)]
+        starts = tuple(e for e in range(1, epochs + ahead) if critical[e] != critical[e - 1])
         sizes = [first if critical[start] else largest for start in starts]
     batch_sizes, ends = [first], []
     for start, size in zip(starts, sizes, strict=True):
@@ -126,9 +127,9 @@ def batch_size_regimes(
 
 def _critical(model: str, first: int, epochs: int, rules: Rules) -> frozenset[int]:
     """Epochs in which Accordion keeps the first batch size."""
-    spans: list[tuple[float, float]]
+    spans: list[tuple[int, int]]
     if model == "ResNet-50":
-        spans = [(start, start + 10) for start in range(0, epochs, 30)]
+        spans = [(start, start + 10) for start in range(0, epochs + 1, 30)]
     elif model == "Recommendation":
         spans = [(0, _FIRST_CRITICAL.get(first, 10))]
         if rules == "profile":
@@ -139,4 +140,4 @@ def _critical(model: str, first: int, epochs: int, rules: Rules) -> frozenset[in
         spans = [(0, 10)]
     if rules == "profile":
         spans.append((0, math.floor(_PROTECTED * epochs) + 1))
-    return frozenset(e for low, high in spans for e in range(int(low), min(int(high), epochs)))
+    return frozenset(epoch for low, high in spans for epoch in range(low, high))

@@ -180,6 +180,11 @@ class Scheduler:
         return made
 
     @property
+    def stale(self) -> bool:
+        """Whether jobs or nodes have changed since the plan in force was made."""
+        return self._stale
+
+    @property
     def pending(self) -> IntArray:
         """Rows of the jobs that asked for admission and have no answer yet."""
         return self._pending
@@ -190,7 +195,7 @@ class Scheduler:
         """A scheduler that goes on from here over another backend, with another policy if one is given.
 
         The backend has the same jobs in the same rows and the same GPU types; jobs submitted at ``state`` ask it for
-        admission. With ``changed`` it plans anew. Neither scheduler changes the other from then on.
+        admission. With ``changed`` it plans anew at once. Neither scheduler changes the other from then on.
         """
         twin = copy.copy(self)
         twin.backend = backend
@@ -200,7 +205,8 @@ class Scheduler:
         twin._plan = None if self._plan is None else self._plan.copy()
         twin.policy = self.policy if policy is None else policy
         twin._stale = self._stale or changed or policy is not None
-        twin._ran_nothing = self._ran_nothing
+        # What changed is planned for at once, even while the interval between two plans has not passed.
+        twin._ran_nothing = self._ran_nothing or (twin._stale and not self._stale)
         cluster = backend.catalog.cluster
         up = np.ones(len(cluster.nodes), dtype=bool)
         up[: len(state.node_up)] = state.node_up

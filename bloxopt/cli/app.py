@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bloxopt.cli import audit, listings, reproduction, results, simulation, topology
+from bloxopt.cli import audit, explain, listings, reproduction, results, simulation, topology
 
 app = typer.Typer(
     name="bloxopt",
@@ -40,6 +40,7 @@ def _root(
 app.command()(simulation.simulate)
 app.command()(simulation.compare)
 app.command()(audit.audit)
+app.command()(explain.explain)
 app.command()(reproduction.reproduce)
 app.command()(results.plot)
 app.command()(results.generate)

@@ -88,6 +88,16 @@ def print_pairs(pairs: Iterable[tuple[str, str]], title: str = "") -> None:
     _print(table, title)
 
 
+def print_facts(pairs: Iterable[tuple[str, str]], title: str = "") -> None:
+    """Two columns without a heading: a name and a sentence about it."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column()
+    table.add_column(overflow="fold")
+    for name, value in pairs:
+        table.add_row(name, value)
+    _print(table, title)
+
+
 def print_tree(tree: Tree) -> None:
     """A tree; in a pipe too, drawn with lines."""
     _print(tree, "")

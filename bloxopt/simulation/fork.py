@@ -25,12 +25,14 @@ def fork(
     cluster: Cluster | None = None,
     table: JobTable | None = None,
     policy: Policy | None = None,
+    replan: bool = False,
 ) -> tuple[Scheduler, ClusterState]:
     """A scheduler over a simulated copy of the cluster as it stands at ``state``, and that state for it to decide.
 
     Nothing that happens to one shows in the other. Without changes its next decision is the one that ``scheduler`` is
     about to make. ``cluster`` has the nodes of the present one first, and others of the same GPU types after them, all
-    up; ``table`` has the same jobs; ``policy`` decides instead of the present one. Jobs that have not been submitted
+    up; ``table`` has the same jobs; ``policy`` decides instead of the present one; ``replan`` makes a plan now, whether
+    one is due or not. Jobs that have not been submitted
     yet do not come, and nodes neither fail nor come back.
     """
     backend = scheduler.backend
@@ -54,4 +56,5 @@ def fork(
     if isinstance(backend, SimulatedBackend):
         copied.continue_as(backend)
     before = ClusterState(state.now, state.submitted[:0], assignment, up, state.nodes_changed)
-    return scheduler.fork(copied, state, policy=policy, changed=cluster is not None or table is not None), before
+    changed = replan or cluster is not None or table is not None
+    return scheduler.fork(copied, state, policy=policy, changed=changed), before

@@ -1,0 +1,268 @@
+"""Why is my job waiting? Answered from the state of a scheduler before a round is decided."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from bloxopt.errors import InputError
+from bloxopt.explanations.reasons import Explanation, Reason, Remedy
+from bloxopt.explanations.remedies import more_gpus, runs_with, without_block
+from bloxopt.formulations.constraints.base import name_blocks
+from bloxopt.rounds import Decided, Scheduler
+from bloxopt.runtime.backend import ClusterState
+from bloxopt.simulation.fork import fork
+from bloxopt.state import JobStatus
+
+_ROUNDING = 1e-6
+
+
+@dataclass(frozen=True)
+class _Case:
+    """One question: the job's ``row``, the scheduler and what it sees, and how it would decide the round."""
+
+    scheduler: Scheduler
+    state: ClusterState
+    row: int
+    twin: Scheduler
+    made: Decided
+
+    @property
+    def job(self) -> int:
+        """Position of the job in the space of the round."""
+        return int(np.flatnonzero(self.made.space.index == self.row)[0])
+
+
+def explain(
+    scheduler: Scheduler, state: ClusterState, job_id: str, *, remedies: bool = True, horizon: float = 30 * 86_400.0
+) -> Explanation:
+    """Why ``job_id`` does not run in the round that ``scheduler`` is about to decide for ``state``.
+
+    Everything is worked out on forks, so nothing changes. ``remedies`` False leaves out what would make it run now,
+    which takes a round for every try; ``horizon`` (s) is how far ahead its start is looked for, 0 for not at all.
+    Raises :class:`~bloxopt.errors.InputError` for a job that does not exist.
+    """
+    catalog, ledger = scheduler.backend.catalog, scheduler.backend.ledger
+    row = catalog.position.get(job_id)
+    if row is None:
+        raise InputError(f"no job {job_id!r}: jobs have ids such as {', '.join(map(str, catalog.table.job_id[:3]))}")
+    answer = Explanation(job_id, state.now, Reason.NOT_SUBMITTED, "it has not been submitted yet")
+    status = JobStatus(int(ledger.status[row]))
+    if status is JobStatus.FINISHED:
+        return replace(answer, reason=Reason.FINISHED, detail=f"it finished at {ledger.finish[row]:g} s")
+    if status is JobStatus.REJECTED:
+        why = ledger.refusals.get(row, "the admission turned it away")
+        return replace(answer, reason=Reason.REJECTED, detail=f"it was turned away: {why}")
+    if status is JobStatus.NOT_ADMITTED and row not in state.submitted and row not in scheduler.pending:
+        arrival = float(catalog.table.arrival[row])
+        return replace(answer, detail=f"it arrives at {arrival:g} s", expected_start=None)
+    twin, before = fork(scheduler, state)
+    case = _Case(scheduler, state, row, twin, twin.decide(before))
+    if row in case.made.assignment:
+        return _running(case, answer)
+    start = _expected_start(case, horizon) if horizon > 0 else None
+    found = _refused(case, answer) or _waiting(case, answer)
+    return replace(
+        found,
+        prices=_prices(case),
+        remedies=(*found.remedies, *(more_gpus(scheduler, state, row, case.made.space.index) if remedies else ())),
+        expected_start=start,
+    )
+
+
+def _running(case: _Case, answer: Explanation) -> Explanation:
+    grant = case.made.assignment[case.row]
+    cluster = case.made.space.cluster
+    hosts = ", ".join(cluster.nodes[node].name for node in grant.nodes)
+    verb = "runs" if case.row in case.state.assignment else "starts now"
+    detail = f"it {verb} on {grant.num_gpus} x {cluster.gpu_types[grant.gpu_type]} of {hosts}"
+    return replace(answer, reason=Reason.RUNNING, detail=detail, expected_start=case.state.now)
+
+
+def _refused(case: _Case, answer: Explanation) -> Explanation | None:
+    """The admission still keeps it out."""
+    ledger = case.twin.backend.ledger
+    status = JobStatus(int(ledger.status[case.row]))
+    if status not in (JobStatus.NOT_ADMITTED, JobStatus.REJECTED):
+        return None
+    why = ledger.refusals.get(case.row, "the admission did not say why")
+    reason = Reason.REJECTED if status is JobStatus.REJECTED else Reason.NOT_ADMITTED
+    return replace(answer, reason=reason, detail=f"it is not admitted: {why}")
+
+
+def _waiting(case: _Case, answer: Explanation) -> Explanation:
+    """The first of the reasons that holds, from those that nothing gets around to those that are a matter of order."""
+    for ask in (_nodes_down, _no_plan, _limit, _restart, _deadline, _no_place):
+        found = ask(case, answer)
+        if found is not None:
+            return found
+    return _order(case, answer)
+
+
+def _nodes_down(case: _Case, answer: Explanation) -> Explanation | None:
+    space = case.made.space
+    if space.runnable[case.job]:
+        return None
+    gpus = int(space.requested_gpus[case.job])
+    up = ", ".join(f"{count} x {name}" for name, count in zip(space.gpu_types, space.capacity, strict=True))
+    return replace(
+        answer,
+        reason=Reason.NODES_DOWN,
+        detail=f"its gang of {gpus} GPUs fits on no GPUs that are up ({up}): nodes that it needs are down or drained",
+    )
+
+
+def _limit(case: _Case, answer: Explanation) -> Explanation | None:
+    """An upper limit of the round without which it would run."""
+    policy, space = case.twin.policy, case.made.space
+    for name, block in name_blocks(policy.blocks).items():
+        if not block.limits_rounds or not list(block.round_limits(space)):
+            continue
+        if runs_with(case.scheduler, case.state, case.row, policy=without_block(policy, name)):
+            remedy = Remedy("limit", name, 1.0, f"without {name} it would run now")
+            return replace(
+                answer,
+                reason=Reason.LIMIT,
+                detail=f"{name} has no room for it now",
+                blocks=(name,),
+                remedies=(remedy,),
+            )
+    return None
+
+
+def _restart(case: _Case, answer: Explanation) -> Explanation | None:
+    """It would run if nobody lost time by starting again."""
+    table = case.scheduler.backend.catalog.table
+    if not table.restart_cost[case.made.space.index].any():
+        return None
+    free = replace(table, restart_cost=np.zeros(len(table)))
+    if not runs_with(case.scheduler, case.state, case.row, table=free):
+        return None
+    return replace(
+        answer,
+        reason=Reason.RESTART_NOT_WORTH,
+        detail="making room for it would cost more in restarts than it gains",
+    )
+
+
+def _no_plan(case: _Case, answer: Explanation) -> Explanation | None:
+    plan = case.twin.plan
+    if plan is None or case.made.allocation is not None or not case.twin.stale:
+        return None
+    known = case.row in plan.row
+    if known and not runs_with(case.scheduler, case.state, case.row, replan=True):
+        return None
+    due = plan.made_at + case.twin.solve_interval
+    came = "a plan made now would run it" if known else f"it came after the plan of {plan.made_at:g} s"
+    detail = f"{came}, and the next one is due at {due:g} s"
+    return replace(answer, reason=Reason.WAITING_FOR_PLAN, detail=detail)
+
+
+def _deadline(case: _Case, answer: Explanation) -> Explanation | None:
+    space, job = case.made.space, case.job
+    if not np.isfinite(space.deadline[job]):
+        return None
+    earliest = space.now + float(space.remaining_steps[job] / space.fastest_rate[job])
+    if earliest <= space.deadline[job] + _ROUNDING:
+        return None
+    detail = (
+        f"it cannot be done before {earliest:g} s even on the fastest GPUs, and its deadline is at "
+        f"{space.deadline[job]:g} s"
+    )
+    return replace(answer, reason=Reason.DEADLINE_IMPOSSIBLE, detail=detail)
+
+
+def _no_place(case: _Case, answer: Explanation) -> Explanation | None:
+    """GPUs enough are free on a type that it can use, and nobody before it waits for them."""
+    space, free = case.made.space, _free(case)
+    need = float(space.requested_demand[case.job])
+    kinds = [kind for kind in _kinds(case) if free[kind] >= need - _ROUNDING]
+    if not kinds or _ahead(case):
+        return None
+    plan = case.twin.plan
+    if plan is not None and not plan.allocation.work_conserving and not plan.share[plan.row == case.row].any():
+        return None
+    where = " and ".join(f"{free[kind]:g} x {space.gpu_types[kind]}" for kind in kinds)
+    return replace(
+        answer,
+        reason=Reason.NO_PLACE,
+        detail=f"{where} are free, but not where its gang of {need:g} and its needs would fit",
+        blocks=tuple(space.gpu_types[kind] for kind in kinds),
+    )
+
+
+def _order(case: _Case, answer: Explanation) -> Explanation:
+    """It is a matter of who comes first."""
+    space, free, need = case.made.space, _free(case), case.made.space.requested_demand[case.job]
+    ahead = _ahead(case)
+    plan = case.twin.plan
+    share = 0.0 if plan is None else float(plan.share[plan.row == case.row].sum())
+    kinds = _kinds(case)
+    room = ", ".join(f"{free[kind]:g} of {space.capacity[kind]} {space.gpu_types[kind]} free" for kind in kinds)
+    names = tuple(space.gpu_types[kind] for kind in kinds)
+    if ahead:
+        detail = (
+            f"{ahead} waiting job{'s are' if ahead > 1 else ' is'} before it in the order of {case.twin.policy.name}"
+        )
+        return replace(answer, reason=Reason.LOWER_PRIORITY, detail=detail, ahead=ahead)
+    if ahead == 0:
+        detail = f"it is the first that waits and needs {need:g} GPUs: {room}"
+        return replace(answer, reason=Reason.CAPACITY, detail=detail, ahead=0, blocks=names)
+    if share > _ROUNDING:
+        detail = f"the plan gives it {share:.0%} of the time, and others are further behind their shares: {room}"
+        return replace(answer, reason=Reason.ITS_TURN_LATER, detail=detail, blocks=names)
+    detail = f"{case.twin.policy.name} gives the GPUs that it could use to jobs that are worth more to it: {room}"
+    return replace(answer, reason=Reason.LOWER_PRIORITY, detail=detail, blocks=names)
+
+
+def _kinds(case: _Case) -> list[int]:
+    """GPU types on which the job makes progress."""
+    kinds: list[int] = np.flatnonzero(case.made.space.catalog.runs_on[case.row]).tolist()
+    return kinds
+
+
+def _ahead(case: _Case) -> int | None:
+    """Waiting jobs that the policy's order puts before it; None for a policy without an order."""
+    space = case.made.space
+    ranking = case.twin.policy.rank(space)
+    if ranking is None:
+        return None
+    before = ranking[: int(np.flatnonzero(ranking == case.job)[0])]
+    return sum(int(row) not in case.made.assignment for row in space.index[before])
+
+
+def _free(case: _Case) -> np.ndarray:
+    """GPUs of each type that the decided round leaves free on nodes that are up."""
+    space, assignment = case.made.space, case.made.assignment
+    left = assignment.free.milli.astype(np.float64) / 1000.0
+    up = space.node_up[space.cluster.gpu_node]
+    kind = space.cluster.node_gpu_type[space.cluster.gpu_node]
+    return np.bincount(kind[up], weights=left[up], minlength=len(space.gpu_types))
+
+
+def _prices(case: _Case) -> dict[str, float]:
+    """What a GPU more of each type is worth to the objective, by the plan in force."""
+    plan = case.twin.plan
+    duals = None if plan is None else plan.allocation.duals
+    if not duals or "Capacity" not in duals:
+        return {}
+    return {str(name): float(price) for name, price in duals["Capacity"].items()}
+
+
+def _expected_start(case: _Case, horizon: float) -> float | None:
+    twin, _ = fork(case.scheduler, case.state)
+    backend = twin.backend
+    ledger = backend.ledger
+    end = case.state.now + horizon
+    while not getattr(backend, "finished", False):
+        begin: float = backend.now  # type: ignore[attr-defined]
+        if begin > end:
+            return None
+        served = float(ledger.attained_seconds[case.row])
+        twin.run_round()
+        if ledger.attained_seconds[case.row] > served or ledger.gpu_type[case.row] >= 0:
+            return begin
+        if ledger.status[case.row] == JobStatus.REJECTED:
+            return None
+    return None

@@ -15,7 +15,7 @@ OSDI 2022, section 3.2, whose code has one variable a job and no servers, and pl
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,7 +32,8 @@ class Group:
     """``rows`` jobs on ``gpus`` GPUs each that nothing tells apart.
 
     ``points`` (configurations, 3): CPUs, GiB for each GPU and relative throughput. ``places`` where each of them
-    is, None for jobs that may go to any of ``nodes``, whole or, with ``split``, GPU by GPU.
+    is, None for jobs that may go to any of ``nodes``, whole or, with ``split``, GPU by GPU; ``least`` is the relative
+    throughput of the proportional share of each of these, below which no job there may be.
     """
 
     rows: tuple[int, ...]
@@ -40,6 +41,7 @@ class Group:
     points: FloatArray
     places: Places | None
     nodes: tuple[int, ...] = ()
+    least: tuple[float, ...] = ()
     split: bool = False
 
 
@@ -111,7 +113,9 @@ class HostProgram:
             balance = self._row(0.0, 0.0)
             self._entries.append((balance, column, -float(group.gpus)))
             at = {}
-            for node in group.nodes:
+            for node, least in zip(group.nodes, group.least, strict=True):
+                if point[2] < least - 1e-9:
+                    continue
                 most = min(len(group.rows) * group.gpus // unit, int(self.stock.gpus[node]) // unit)
                 if most < 1:
                     continue
@@ -122,19 +126,34 @@ class HostProgram:
         self.jobs_at.append(jobs)
         self.pieces_at.append(pieces)
 
-    def form(self, relaxed: bool = False) -> StandardForm:
-        """The program as a minimisation; ``relaxed`` lets jobs mix configurations (Synergy's first linear program)."""
+    def pooled(self) -> HostProgram:
+        """The same jobs on one machine with all that the nodes have."""
+        alone = [replace(group, places=((0, group.gpus),), nodes=(), least=(), split=False) for group in self.groups]
+        return HostProgram(alone, self.stock.pooled())
+
+    def form(self, relaxed: bool = False, at_least: float | None = None) -> StandardForm:
+        """The program as a minimisation.
+
+        ``relaxed`` lets jobs mix configurations (Synergy's first linear program). With ``at_least`` any division with
+        that total throughput will do: there is nothing left to minimise.
+        """
         from scipy.sparse import csc_array
 
         from bloxopt.formulations.standard_form import StandardForm
 
-        rows, columns, values = (np.array(part) for part in zip(*self._entries, strict=True))
-        count = len(self._worth)
+        entries, lower, upper = self._entries, self._lower, self._upper
+        worth = np.array(self._worth)
+        count = len(worth)
+        if at_least is not None:
+            total = len(lower)
+            entries = [*entries, *((total, int(column), float(worth[column])) for column in np.flatnonzero(worth))]
+            lower, upper = [*lower, at_least], [*upper, np.inf]
+        rows, columns, values = (np.array(part) for part in zip(*entries, strict=True))
         return StandardForm(
-            cost=-np.array(self._worth),
-            matrix=csc_array((values.astype(np.float64), (rows, columns)), shape=(len(self._lower), count)),
-            row_lower=np.array(self._lower),
-            row_upper=np.array(self._upper),
+            cost=-worth if at_least is None else np.zeros(count),
+            matrix=csc_array((values.astype(np.float64), (rows, columns)), shape=(len(lower), count)),
+            row_lower=np.array(lower),
+            row_upper=np.array(upper),
             lower=np.zeros(count),
             upper=np.array(self._most, dtype=np.float64),
             integer=np.full(count, not relaxed),

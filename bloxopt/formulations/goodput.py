@@ -111,11 +111,13 @@ def _fair(space: AllocationSpace, rate: FloatArray) -> FloatArray:
 
 def _least(space: AllocationSpace, rate: FloatArray) -> FloatArray:
     """Smallest rate of each job over the GPUs that it takes, (num_jobs,)."""
-    order = np.lexsort((space.num_gpus, rate, space.job))
-    job, first = np.unique(space.job[order], return_index=True)
-    least = np.ones(space.num_jobs)
-    least[job] = rate[order[first]] / space.num_gpus[order[first]]
-    return least
+    lowest = np.full(space.num_jobs, np.inf)
+    np.minimum.at(lowest, space.job, rate)
+    at = np.flatnonzero(rate == lowest[space.job])
+    gpus = np.full(space.num_jobs, np.inf)
+    np.minimum.at(gpus, space.job[at], space.num_gpus[at])
+    with np.errstate(invalid="ignore"):  # jobs without a column have neither
+        return np.where(space.runnable, lowest / gpus, 1.0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -104,9 +104,10 @@ def reduce(form: StandardForm) -> Reduced | Answer:
             return _infeasible(f"{kind} {at} has the lower bound {low[at]:g} above the upper bound {high[at]:g}")
     upper, row_upper = np.maximum(lower, upper), np.maximum(row_lower, row_upper)
 
-    # Interior-point methods take several times as long over a column that has no interior. The others stay, as an
-    # integer program must remain one.
-    columns = np.flatnonzero(form.integer | (lower != 0.0) | (upper != 0.0))
+    # Interior-point methods take several times as long over a column that has no interior. An integer program must
+    # remain one, though.
+    used = (lower != 0.0) | (upper != 0.0)
+    columns = np.flatnonzero(used if (used & form.integer).any() else used | form.integer)
     if len(columns) < form.num_columns:
         matrix = csc_array(matrix[:, columns])
     entries = np.bincount(matrix.indices, minlength=form.num_rows)

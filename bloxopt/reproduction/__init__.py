@@ -17,6 +17,7 @@ SYSTEMS = Registry(
         "tiresias": f"{_HERE}.tiresias:RUNS",
         "synergy": f"{_HERE}.synergy:RUNS",
         "pollux": f"{_HERE}.pollux:RUNS",
+        "shockwave": f"{_HERE}.shockwave:RUNS",
     },
 )
 """System to its runs, a tuple of :class:`Run`."""

@@ -105,6 +105,7 @@ class Session:
             with guarded(f"constraint block {name}: build(space, program)", FormulationError):
                 block.build(space, self._base)
         self._base.block = "program"
+        self._paid = np.zeros(space.num_columns, dtype=bool)
 
     @property
     def exclusive_job(self) -> IntArray | None:
@@ -140,7 +141,7 @@ class Session:
             blocks = self._base.copy()
             if program.is_mip:
                 blocks.make_integer()
-            raise infeasibility(blocks, self._run, result.solver)
+            raise infeasibility(blocks, self.constraints, self._run, result.solver)
         if ending is Termination.UNBOUNDED:
             raise UnboundedError(
                 f"solver {result.solver!r}: the objective grows without limit: bound the columns that blocks add, "
@@ -167,10 +168,17 @@ class Session:
             return None
         deferred = np.zeros(form.num_columns, dtype=bool)
         deferred[program.deferred] = True
+        # What paid in one program of an allocation mostly does in the next.
+        deferred[: self.space.num_columns] &= ~self._paid
         group = np.full(form.num_columns, -1)
         if self.exclusive_job is not None:
             group[: self.space.num_columns] = self.exclusive_job
-        return sift(form, deferred, group, self._run)
+        found = sift(form, deferred, group, self._run)
+        if found is None:
+            return None
+        result, joined = found
+        self._paid |= joined[: self.space.num_columns]
+        return result
 
     def _way_out(self, ending: Termination) -> str:
         if ending is Termination.LIMIT_NO_SOLUTION and self.options.time_limit is not None:

@@ -31,11 +31,12 @@ _GAP = 1e-8
 
 def sift(
     form: StandardForm, deferred: BoolArray, group: IntArray, run: Callable[[StandardForm], SolverResult]
-) -> SolverResult | None:
+) -> tuple[SolverResult, BoolArray] | None:
     """The optimum of a linear program of which the columns ``deferred`` (n,) need not be there for it to be feasible.
 
-    ``group`` (n,) numbers sets of columns whose values add up to at most 1, -1 for columns in none. None where this way
-    leads nowhere (a solver without prices, a program that is infeasible without the deferred columns).
+    ``group`` (n,) numbers sets of columns whose values add up to at most 1, -1 for columns in none. Returned with the
+    columns that it took, (n,). None where this way leads nowhere (a solver without prices, a program that is
+    infeasible without the deferred columns).
     """
     matrix = form.matrix.tocsr()
     joined = ~deferred
@@ -65,7 +66,7 @@ def sift(
         missed = _at_most(np.maximum(gain, 0.0), group)
         objective = form.objective(_lifted(result.x, columns, form.num_columns))
         if missed <= _GAP * max(abs(objective), 1e-12):
-            return replace(
+            whole = replace(
                 result,
                 x=_lifted(result.x, columns, form.num_columns),
                 objective=objective,
@@ -74,6 +75,7 @@ def sift(
                 reduced_costs=form.cost - form.matrix.T @ prices,
                 solve_seconds=spent,
             )
+            return whole, joined
         useful = gain > 0.1 * _GAP * max(abs(objective), 1e-12) / max(1, len(columns))
         useful[ties.column] = ties.most_promising(_MOST_ROWS)[ties.number]
         joined = joined | useful

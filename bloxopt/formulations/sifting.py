@@ -58,7 +58,7 @@ def sift(
             return None
         empty = np.bincount(part.matrix.indices, minlength=form.num_rows) == 0
         prices = np.where(empty, 0.0, result.row_duals)
-        gain = form.matrix.T @ prices - form.cost
+        gain = np.where(form.upper > 0, form.matrix.T @ prices - form.cost, -np.inf)
         ties = _Ties.of(form, matrix, empty, gain)
         prices[ties.row] = ties.price
         np.add.at(gain, ties.column, ties.sign * ties.price[ties.number])

@@ -104,8 +104,8 @@ def test_bad_input_is_named():
         get_policy("hived", virtual_clusters={"visoin": {"node:V100": 1}}).allocate(space(("vision", 1)))
     with pytest.raises(ClusterError, match="has 2"):
         get_policy("hived", virtual_clusters={"vision": {"node:V100": 3}}).allocate(space(("vision", 1)))
+    promising = Policy(objective=GuaranteedFirst(), constraints=[Capacity(), MinimumShare(0.5)])
     with pytest.raises(FormulationError, match="upper limits"):
-        promising = Policy(objective=GuaranteedFirst(), constraints=[Capacity(), MinimumShare(0.5)])
         promising.allocate(space(("vision", 1), cluster="4xV100+4xP100"))
     with pytest.raises(FormulationError, match="must be an order key"):
         GuaranteedFirst(order="fifo")

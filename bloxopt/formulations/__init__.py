@@ -2,6 +2,7 @@
 
 from bloxopt.formulations.affine import Affine, Reciprocal
 from bloxopt.formulations.allocation import Allocation
+from bloxopt.formulations.completion_matching import CompletionMatching
 from bloxopt.formulations.constraints import (
     Budget,
     Capacity,
@@ -74,6 +75,7 @@ __all__ = [
     "Budget",
     "Capacity",
     "ColumnValue",
+    "CompletionMatching",
     "ConfigurationCatalog",
     "Constraint",
     "Cost",

@@ -7,8 +7,13 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bloxopt.formulations.diagnosis import Diagnosis
 
 
 class BloxoptError(Exception):
@@ -68,7 +73,19 @@ class SolverNotInstalledError(SolverError):
 
 
 class InfeasibleError(BloxoptError, RuntimeError):
-    """A program without a solution; the message names the constraint blocks."""
+    """A program without a solution; the message names the constraint blocks.
+
+    ``diagnosis`` works out which of their rows conflict, with a few more solves when it is first asked for.
+    """
+
+    def __init__(self, message: str, diagnose: Callable[[], Diagnosis | None] | None = None) -> None:
+        super().__init__(message)
+        self._diagnose = diagnose
+
+    @cached_property
+    def diagnosis(self) -> Diagnosis | None:
+        """The conflict and its smallest relaxation; None where it was told by something else than a solver."""
+        return None if self._diagnose is None else self._diagnose()
 
 
 class UnboundedError(BloxoptError, RuntimeError):

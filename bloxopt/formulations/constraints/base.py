@@ -48,6 +48,10 @@ class Constraint(ProgressDependent):
     """True if the block lets a job's time shares add up to at most 1."""
     uses_spread = False
     """True if the block tells consolidated gangs from others, so that it needs columns for both."""
+    physical = False
+    """True for what the cluster imposes and no change of mind can relax: the GPUs there are, one place at a time."""
+    unit = ""
+    """What the bounds of its rows are measured in, such as ``"GPUs"``; empty for parts of the time."""
     pair_threshold: float | None = None
     """A number if the block needs columns for jobs that share GPUs: see :class:`bloxopt.pairing.Pairing`."""
 
@@ -57,6 +61,10 @@ class Constraint(ProgressDependent):
             f"constraint block {describe(self)} does not say what it limits: override limits(space), which returns a "
             "list of Limit, or build(space, program)"
         )
+
+    def in_own_terms(self, space: AllocationSpace, label: str, bound: float) -> str:
+        """What a bound of the row ``label`` is in the terms of the block's own arguments; empty if it is the same."""
+        return ""
 
     @property
     def limits_rounds(self) -> bool:

@@ -23,6 +23,8 @@ class Capacity(Constraint):
 
     name: str | None = field(default=None, kw_only=True)
     progress_dependent = False
+    physical = True
+    unit = "GPUs"
 
     def build(self, space: AllocationSpace, program: Program) -> None:
         program.add_rows(GpusUsed(by="gpu_type").build(space), upper=space.capacity.astype(np.float64))
@@ -42,6 +44,7 @@ class TimeShare(Constraint):
     name: str | None = field(default=None, kw_only=True)
     progress_dependent = False
     exclusive_time = True
+    physical = True
 
     def build(self, space: AllocationSpace, program: Program) -> None:
         program.add_rows(per_job(space, np.ones(space.num_columns)), upper=1.0)
@@ -63,6 +66,7 @@ class OneConfiguration(Constraint):
     name: str | None = field(default=None, kw_only=True)
     progress_dependent = False
     exclusive_time = True
+    physical = True
 
     def build(self, space: AllocationSpace, program: Program) -> None:
         program.make_integer()

@@ -33,6 +33,7 @@ class TenantQuota(Constraint):
     quota: Mapping[str, float]
     name: str | None = field(default=None, kw_only=True)
     progress_dependent = False
+    unit = "GPUs"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "quota", checked_amounts(describe(self), self.quota, "GPUs"))
@@ -75,6 +76,18 @@ class MinimumShare(Constraint):
     of: Literal["isolated", "proportional", "gpus"] = "isolated"
     name: str | None = field(default=None, kw_only=True)
     progress_dependent = False
+
+    @property
+    def unit(self) -> str:  # type: ignore[override]
+        return "GPUs" if self.of == "gpus" else "steps/s"
+
+    def in_own_terms(self, space: AllocationSpace, label: str, bound: float) -> str:
+        if self.of == "gpus":
+            up = float(space.capacity.sum())
+            return f"{bound / up:.3g} ({bound:.4g} GPUs)" if up else ""
+        job = int(np.flatnonzero(space.job_ids == label)[0])
+        reference = space.isolated_rate if self.of == "isolated" else space.proportional_rate
+        return f"{bound / positive_rate(reference, space)[job]:.3g} ({bound:.4g} steps/s)"
 
     def __post_init__(self) -> None:
         user = describe(self)
@@ -144,6 +157,7 @@ class Budget(Constraint):
     price: Mapping[str, float]
     name: str | None = field(default=None, kw_only=True)
     progress_dependent = False
+    unit = "per hour"
 
     def __post_init__(self) -> None:
         checked_amount(describe(self), "amount", self.amount)
@@ -177,6 +191,12 @@ class Deadlines(Constraint):
     impossible: Literal["raise", "drop"] = "raise"
     name: str | None = field(default=None, kw_only=True)
     progress_dependent = True
+    unit = "steps/s"
+
+    def in_own_terms(self, space: AllocationSpace, label: str, bound: float) -> str:
+        job = int(np.flatnonzero(space.job_ids == label)[0])
+        done = space.now + float(space.remaining_steps[job]) / bound if bound > 0 else np.inf
+        return f"by {done:.6g} s ({bound:.4g} steps/s)" if np.isfinite(done) else "without a deadline"
 
     def __post_init__(self) -> None:
         if self.impossible not in ("raise", "drop"):

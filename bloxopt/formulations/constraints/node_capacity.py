@@ -43,6 +43,7 @@ class NodeCapacity(Constraint):
     name: str | None = field(default=None, kw_only=True)
     uses_spread = True
     progress_dependent = False
+    physical = True
 
     def __post_init__(self) -> None:
         checked_flag("NodeCapacity", "whole_nodes", self.whole_nodes)

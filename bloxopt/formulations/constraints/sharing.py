@@ -39,6 +39,7 @@ class PairedShares(Constraint):
     whole: bool = False
     name: str | None = field(default=None, kw_only=True)
     progress_dependent = False
+    physical = True
 
     def __post_init__(self) -> None:
         checked_amount("PairedShares", "threshold", self.threshold)

@@ -42,4 +42,5 @@ def finish_time_targets(space: AllocationSpace, work: PredictedWork, memory: str
     elapsed = space.now - first[index]
     so_far = area[index] + latest[index] * (space.now - since[index])
     average = np.divide(so_far, elapsed, out=latest[index].copy(), where=elapsed > 0)
-    return MOMENTUM * average + (1.0 - MOMENTUM) * latest[index]
+    target: FloatArray = MOMENTUM * average + (1.0 - MOMENTUM) * latest[index]
+    return target

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,8 @@ from bloxopt.formulations.finish_time_targets import fair_share, finish_time_tar
 from bloxopt.formulations.objectives import Objective
 from bloxopt.formulations.packing import Packing
 from bloxopt.formulations.predicted_work import PredictedWork, predict_work
-from bloxopt.formulations.session import Outcome, Session
+from bloxopt.formulations.program import Program
+from bloxopt.formulations.session import Outcome, Session, Solved
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.formulations.sums import sum_by
 from bloxopt.formulations.window_program import WindowWelfare
@@ -81,13 +83,12 @@ class NashWelfareWindow(Objective):
     def solve(self, session: Session) -> Outcome:
         space = session.space
         memory = _Window(space, self.replan_rounds)
-        if not memory.goes_on:
-            self._plan(session, memory)
+        program = None if memory.goes_on else self._plan(session, memory)
         x = memory.chosen().astype(np.float64)
-        return Outcome(x, memory.value, memory.bound, memory.termination)
+        return Outcome(x, memory.value, memory.bound, memory.termination, program)
 
-    def _plan(self, session: Session, memory: _Window) -> None:
-        """Solve a new window and remember it."""
+    def _plan(self, session: Session, memory: _Window) -> Program:
+        """Solve a new window and remember it; the program that was solved."""
         space = session.space
         packing = _packing(session)
         work = predict_work(space)
@@ -97,21 +98,23 @@ class NashWelfareWindow(Objective):
         need = work.remaining - (self.largest_ratio * target - space.now - length) * share
         fair = space.now + length <= self.largest_ratio * target
         weight = np.where(space.runnable, space.weight, 0.0)
-        ending, count, bound = Termination.INFEASIBLE, np.zeros(space.num_columns), np.inf
-        if fair.all() and (need <= length).all():
-            try:
-                ending, count, bound = self._counts(session, self._welfare(space, work, weight), need)
-            except InfeasibleError:
-                fair = np.zeros_like(fair)
-        if ending is Termination.INFEASIBLE:
+        welfare = self._welfare(space, work, weight)
+        counted: tuple[Solved, IntArray] | None = None
+        if (fair & (need <= np.minimum(length, welfare.most)))[space.runnable].all():
+            with contextlib.suppress(InfeasibleError):
+                counted = self._solve(session, welfare, need * space.runnable)
+        if counted is None:
             weight = weight * self._urgency(space, work, target, share)
-            ending, count, bound = self._counts(session, self._welfare(space, work, weight), None)
-        whole = np.rint(count).astype(np.int64)
+            welfare = self._welfare(space, work, weight)
+            counted = self._solve(session, welfare, None)
+        solved, whole = counted
         owed = sum_by(space.job, (whole * space.gpu_demand).astype(np.float64), space.num_jobs)
         idle_order = np.argsort(-work.remaining, kind="stable")
         plan = rounds_of_window(packing, whole, weight / np.maximum(owed, 1.0), idle_order, self.rounds)
-        value = self._welfare(space, work, weight).value(space, plan.sum(axis=0).astype(np.float64))
-        memory.keep(plan, value, max(bound, value), ending)
+        value = welfare.value(space, plan.sum(axis=0).astype(np.float64))
+        bound = np.inf if solved.utility_bound is None else max(solved.utility_bound, value)
+        memory.keep(plan, value, bound, solved.result.termination)
+        return solved.program
 
     def _urgency(self, space: AllocationSpace, work: PredictedWork, target: FloatArray, share: float) -> FloatArray:
         """Factor of the weight of jobs that are going to miss their target."""
@@ -138,17 +141,14 @@ class NashWelfareWindow(Objective):
             self.makespan_weight,
         )
 
-    def _counts(
-        self, session: Session, welfare: WindowWelfare, at_least: FloatArray | None
-    ) -> tuple[Termination, FloatArray, float]:
-        """Rounds of each column, and an upper bound on the welfare."""
+    def _solve(self, session: Session, welfare: WindowWelfare, at_least: FloatArray | None) -> tuple[Solved, IntArray]:
+        """The window with the most welfare, and the rounds that each column of the space has in it."""
         program = session.program()
         program.block = program.unique_family(type(self).__name__)
         row, count = welfare.add_to(program, at_least)
         solved = session.solve(program, row)
         assert solved.result.x is not None
-        bound = np.inf if solved.utility_bound is None else solved.utility_bound
-        return solved.result.termination, solved.result.x[count], bound
+        return solved, np.rint(solved.result.x[count]).astype(np.int64)
 
 
 class _Window:

@@ -42,7 +42,7 @@ class WindowWelfare:
     def worked(self, space: AllocationSpace, count: FloatArray) -> FloatArray:
         """Seconds of work that counts of rounds by column allow each job, at most what it could do."""
         reach = sum_by(space.job, count * space.rate / self.rate[space.job], space.num_jobs) * self.round_seconds
-        return np.minimum(reach, self._most)
+        return np.minimum(reach, self.most)
 
     def value(self, space: AllocationSpace, count: FloatArray) -> float:
         """The welfare of counts of rounds by column."""
@@ -61,7 +61,7 @@ class WindowWelfare:
         jobs, columns = space.num_jobs, space.num_columns
         one, each = np.arange(columns), np.arange(jobs)
         count = program.add_columns(columns, 0.0, float(self.rounds), integer=True)
-        worked = program.add_columns(jobs, 0.0 if at_least is None else np.maximum(at_least, 0.0), self._most)
+        worked = program.add_columns(jobs, 0.0 if at_least is None else np.maximum(at_least, 0.0), self.most)
         log = program.add_columns(jobs, self._logs[0], self._logs[-1])
         longest = int(program.add_columns(1)[0])
 
@@ -93,7 +93,7 @@ class WindowWelfare:
         return np.log(np.maximum(self.points, self.origin))
 
     @property
-    def _most(self) -> FloatArray:
+    def most(self) -> FloatArray:
         """Seconds of work after which a job is done at the speed it has had so far."""
         return np.maximum((1.0 - self.done) * self.whole, 0.0)
 

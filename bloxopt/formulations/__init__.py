@@ -31,6 +31,7 @@ from bloxopt.formulations.guaranteed_first import GuaranteedFirst
 from bloxopt.formulations.hierarchical_fairness import HierarchicalFairness
 from bloxopt.formulations.isolated_share import IsolatedShare
 from bloxopt.formulations.least_remaining_time import LeastRemainingTime
+from bloxopt.formulations.lease_auction import LeaseAuction
 from bloxopt.formulations.lexicographic import Lexicographic
 from bloxopt.formulations.marginal_gain import MarginalGain
 from bloxopt.formulations.measures import (
@@ -96,6 +97,7 @@ __all__ = [
     "HierarchicalFairness",
     "IsolatedShare",
     "LeastRemainingTime",
+    "LeaseAuction",
     "Lexicographic",
     "Limit",
     "MarginalGain",

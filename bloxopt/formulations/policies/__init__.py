@@ -25,6 +25,7 @@ POLICIES = Registry(
         "srsf": f"{_HERE}.srtf:srsf",
         "sjf": f"{_HERE}.srtf:sjf",
         "ssf": f"{_HERE}.srtf:ssf",
+        "themis": f"{_HERE}.themis:themis",
         "tiresias": f"{_HERE}.tiresias:tiresias",
         "gittins": f"{_HERE}.tiresias:gittins",
         "serpt": f"{_HERE}.tiresias:serpt",

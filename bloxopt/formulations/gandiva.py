@@ -79,7 +79,7 @@ class RandomPairs(Objective):
         assert pairing is not None
         kind = pairing.kind[space.index]
         gpus = space.requested_gpus
-        possible = (pairing.factor > 0).any(axis=2)
+        possible = pairing.factor.max(axis=2) > 0
         generator = random.Random(f"{self.seed} {space.now!r}")
         free = [job for job in (partner < 0).nonzero()[0].tolist() if kind[job] >= 0]
         for _ in range(len(free)):

@@ -53,8 +53,9 @@ def sift(
         )
         result = run(part)
         spent += result.solve_seconds
-        solved = result.termination is Termination.OPTIMAL and np.shape(result.x) == part.cost.shape
-        if not solved or result.x is None or result.row_duals is None:
+        if result.termination is not Termination.OPTIMAL or result.x is None or result.row_duals is None:
+            return None
+        if result.x.shape != part.cost.shape:
             return None
         empty = np.bincount(part.matrix.indices, minlength=form.num_rows) == 0
         prices = np.where(empty, 0.0, result.row_duals)

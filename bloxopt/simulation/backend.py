@@ -119,19 +119,18 @@ class SimulatedBackend:
         before, after = self._assignment.grants, assignment.grants
         ledger = self.ledger
         started = [row for row, grant in after.items() if before.get(row) is not grant]
-        beside = []
+        # Who goes on with the same GPUs and only gets, changes or loses a partner.
+        staying: set[int] = set()
         if self.catalog.pairing is not None:
-            beside = [row for row in started if stays(before.get(row), after[row])]
-            staying = set(beside)
+            staying = {row for row in started if stays(before.get(row), after[row])}
             started = [row for row in started if row not in staying]
         for row, grant in before.items():
-            if (new := after.get(row)) is not grant and not stays(grant, new):
+            if after.get(row) is not grant and row not in staying:
                 self._end_spell(row, grant, self.now)
                 ledger.preemptions[row] += 1
                 ledger.status[row] = JobStatus.WAITING
                 ledger.gpu_type[row] = -1
                 ledger.gpus[row] = 0
-                ledger.partner[row] = -1
         for row in started:
             grant = after[row]
             self._since[row] = self.now
@@ -145,10 +144,13 @@ class SimulatedBackend:
                 ledger.restarts[row] += 1
                 self._stall[row] = self._cost[row]
         self._assignment = assignment
-        started += beside
+        started += staying
+        if self.catalog.pairing is not None:
+            stopped = [row for row in before if row not in after]
+            ledger.partner[stopped] = -1
+            ledger.partner[started] = [after[row].partner for row in started]
         if started:
             rows = np.array(started, dtype=np.int64)
-            ledger.partner[rows] = [after[row].partner for row in started]
             if self.catalog.slowdown is not None or self.catalog.knows_placements:
                 ledger.nodes[rows] = [len(after[row].nodes) for row in started]
             self._set_rates(rows)
@@ -256,6 +258,8 @@ class SimulatedBackend:
 
     def _leave_alone(self, rows: IntArray) -> None:
         """Jobs ``rows`` stop: those that shared GPUs with them have these for themselves."""
+        if self.catalog.pairing is None:
+            return
         ledger = self.ledger
         left = ledger.partner[rows]
         left = left[left >= 0]

@@ -13,12 +13,13 @@ from bloxopt.jobs import IntArray
 class ElasticFlow:
     """Admit a job if progressive filling finds every admitted job, and it, a minimum satisfactory share of GPUs.
 
-    Jobs are looked at in order of arrival; those without a deadline are best effort and always admitted. What was
-    found is promised: under the policy ``elasticflow`` no admitted job then misses its deadline, if rounds are
-    ``fixed``, progress is ``exact``, plans are made in every round (``solve_interval`` 0), the placement finds
-    nodes for every gang, rates depend on neither placement nor progress, and no node fails. Restart costs of the jobs
-    are reserved. A job that is refused is rejected or, with ``otherwise="wait"``, asked about again in every round
-    until it would miss its deadline even alone. Source: Gu et al., "ElasticFlow", ASPLOS 2023, algorithm 1.
+    Jobs are looked at in order of arrival, first on the GPUs that nobody is promised, then in a new plan of all;
+    those without a deadline are best effort and always admitted. What was found is promised: under the policy
+    ``elasticflow`` no admitted job then misses its deadline, if rounds are ``fixed``, progress is ``exact``, plans are
+    made in every round (``solve_interval`` 0), the placement finds nodes for every gang, rates depend on neither
+    placement nor progress, and no node fails. Restart costs of the jobs are reserved. A job that is refused is
+    rejected or, with ``otherwise="wait"``, asked about again in every round until it would miss its deadline even
+    alone. Source: Gu et al., "ElasticFlow", ASPLOS 2023, algorithm 1.
     """
 
     def __init__(self, otherwise: Otherwise = "reject") -> None:
@@ -28,16 +29,19 @@ class ElasticFlow:
         deadline = space.catalog.table.deadline
         admit: list[int] = []
         refused: list[int] = []
-        lost: frozenset[int] | None = None
+        plan: DeadlinePlan | None = None
         for row in submitted.tolist():
             if np.isinf(deadline[row]):
                 admit.append(row)
                 continue
-            # Deadlines that are not kept anyway, of jobs whose nodes failed, are no reason to refuse others.
-            lost = deadline_plan(space).late_rows if lost is None else lost
-            found, reason = self._schedule(deadline_plan(space.including(as_rows([*admit, row]))), lost)
+            plan = deadline_plan(space) if plan is None else plan
+            found, reason = plan.joined_by(row), ""
+            if found is None:
+                # Deadlines that are not kept anyway, of jobs whose nodes failed, are no reason to refuse others.
+                found, reason = self._schedule(deadline_plan(plan.space.including(as_rows([row]))), plan.late_rows)
             if found is not None:
-                found.promise()
+                plan = found
+                plan.promise()
                 admit.append(row)
                 continue
             alone = deadline_plan(space.without(space.index).including(as_rows([row])))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bloxopt.formulations.deadlines.filling import fill_in_order
+from bloxopt.formulations.deadlines.filling import fill_in_order, satisfactory_profile
 from bloxopt.formulations.deadlines.jobs import PlannedJob, Profile, planned_jobs
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import FloatArray
@@ -39,9 +39,28 @@ class DeadlinePlan:
         return frozenset(int(self.space.index[position]) for position in self.late)
 
     def with_profiles(self, profiles: Mapping[int, Profile]) -> DeadlinePlan:
-        """The same jobs with other profiles; what these leave is not worked out."""
+        """The same jobs with other profiles, which must be possible together."""
+        free = np.repeat(self.space.capacity.astype(np.float64)[:, None], self.free.shape[1], axis=1)
+        for position, profile in profiles.items():
+            profile.take_from(free, self.jobs[position].share)
         late = frozenset(i for i, job in enumerate(self.jobs) if np.isfinite(job.due)) - profiles.keys()
-        return DeadlinePlan(self.space, self.jobs, profiles, self.free, late)
+        return DeadlinePlan(self.space, self.jobs, profiles, free, late)
+
+    def joined_by(self, row: int) -> DeadlinePlan | None:
+        """The plan with job ``row`` on GPUs that nobody is promised; None if these do not do for its deadline."""
+        space, length = self.space, self.space.round_seconds
+        rows = np.array([row], dtype=np.int64)
+        (job,) = planned_jobs(space.without(space.index).including(rows))
+        capacity = space.capacity.astype(np.float64)
+        beyond = min(_MOST_ROUNDS, int(np.ceil(job.due / length))) - self.free.shape[1]
+        free = np.concatenate([self.free, np.repeat(capacity[:, None], max(0, beyond), axis=1)], axis=1)
+        profile = satisfactory_profile(job, free, capacity, length)
+        if profile is None:
+            return None
+        profile.take_from(free, job.share)
+        return DeadlinePlan(
+            space.including(rows), [*self.jobs, job], {**self.profiles, len(self.jobs): profile}, free, self.late
+        )
 
     def promise(self) -> None:
         """Remember the plan in the ledger: as long as it can be kept, no job of it misses its deadline."""

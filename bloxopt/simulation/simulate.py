@@ -132,6 +132,11 @@ def simulate(
     catalog.check_every_job_can_run()
     check_it_can_end(catalog, chosen, failures, max_rounds)
     hosts = _hosts(host_allocation, sensitivity, chosen, catalog)
+    if hosts is not None and policy.pair_threshold is not None:
+        raise InputError(
+            f"policy {policy.name!r} lets jobs share GPUs, for which no host allocation divides CPUs and memory: leave "
+            "host_allocation out, or use a policy that does not pack"
+        )
     backend = SimulatedBackend(catalog, chosen, NodeEvents(failures, cluster, seed), hosts=hosts)
     scheduler = Scheduler(
         backend=backend,

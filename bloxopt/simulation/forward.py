@@ -73,7 +73,7 @@ def look_ahead(
         backend=backend,
         policy=policy,
         selector=get_selector(chosen.selector, **chosen.selector_options),
-        placement=get_placement(chosen.placement),
+        placement=get_placement(chosen.placement, **chosen.placement_options),
         solver=solver,
         solver_options=solver_options,
         solve_interval=chosen.solve_interval,

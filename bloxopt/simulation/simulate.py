@@ -104,6 +104,9 @@ def simulate(
     cluster = load_cluster(cluster)
     policy = get_policy(policy)
     chosen = chosen_options(preset, options, round_seconds, placement, selector, host_allocation)
+    if chosen.restart_cost is not None:
+        # Policies and admissions that reckon with restarts must know what they really cost.
+        workload = workload.with_restart_cost(float(chosen.restart_cost))
     seed = checked_seed(seed)
     admitting = get_admission(admission)
     check_others(solver_options, failures, max_rounds, progress)

@@ -255,6 +255,20 @@ def test_no_admitted_job_misses_its_deadline_whatever_restarts_cost(seed):
     assert (admitted > 0, missed) == (True, 0)
 
 
+def test_restart_costs_that_a_simulation_sets_are_reserved_too():
+    missed = 0
+    for seed in range(4):
+        trace, cluster, throughput = random_workload(seed, crowded=True)
+        result = bx.simulate(
+            trace.with_restart_cost(0.0), cluster, "elasticflow", admission="elasticflow", throughput=throughput,
+            options=bx.SimulationOptions(round_seconds=60.0, restart_cost=45.0),
+        )  # fmt: skip
+        taken = result.jobs[~result.jobs["rejected"] & result.jobs["deadline"].notna()]
+        missed += int((taken["finish"] > taken["deadline"] + 1e-6).sum())
+        assert len(taken)
+    assert missed == 0
+
+
 @pytest.mark.parametrize("seed", [7, 33, 1, 3])
 def test_promises_that_filling_cannot_find_again_are_kept(seed):
     # Without its memory the policy misses deadlines on the first two, which only the binary program let in.

@@ -27,6 +27,7 @@ from bloxopt.formulations.finish_time_order import EstimatedFinishTimeRatio
 from bloxopt.formulations.future_share import FutureShare
 from bloxopt.formulations.gittins import ExpectedRemaining, GittinsIndex, TiresiasGittinsRank
 from bloxopt.formulations.goodput import AfterRestart, Otherwise, Speedup
+from bloxopt.formulations.generation_trading import GenerationTrading
 from bloxopt.formulations.guaranteed_first import GuaranteedFirst
 from bloxopt.formulations.hierarchical_fairness import HierarchicalFairness
 from bloxopt.formulations.isolated_share import IsolatedShare
@@ -92,6 +93,7 @@ __all__ = [
     "FirstStart",
     "FutureShare",
     "GittinsIndex",
+    "GenerationTrading",
     "GpusUsed",
     "GuaranteedFirst",
     "HierarchicalFairness",

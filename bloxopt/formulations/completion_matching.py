@@ -72,7 +72,7 @@ class CompletionMatching(Objective):
             raise FormulationError(
                 "CompletionMatching takes upper limits on GPUs only: drop lower bounds such as MinimumShare"
             )
-        column = _asked_columns(space)
+        column = asked_columns(space)
         stays = np.full(space.num_jobs, -1, dtype=np.int64)
         if not self.preemptive:
             current = np.flatnonzero(space.is_current)
@@ -126,7 +126,7 @@ class CompletionMatching(Objective):
         return kind, ahead, ending
 
 
-def _asked_columns(space: AllocationSpace) -> IntArray:
+def asked_columns(space: AllocationSpace) -> IntArray:
     """Column of each job on each GPU type at the size it asks for, or its fastest there; -1 for none, (jobs, types)."""
     column = np.full((space.num_jobs, len(space.gpu_types)), -1, dtype=np.int64)
     asked = space.num_gpus == space.requested_gpus[space.job]

@@ -39,6 +39,7 @@ POLICIES = Registry(
         "max_min_fairness_agnostic": f"{_HERE}.max_min_fairness:max_min_fairness_agnostic",
         "water_filling_max_min_fairness": f"{_HERE}.water_filling:water_filling_max_min_fairness",
         "allox": f"{_HERE}.allox:allox",
+        "gandiva_fair": f"{_HERE}.gandiva_fair:gandiva_fair",
         "hierarchical": f"{_HERE}.hierarchical:hierarchical",
         "min_cost": f"{_HERE}.min_cost:min_cost",
         "min_cost_slos": f"{_HERE}.min_cost:min_cost_slos",

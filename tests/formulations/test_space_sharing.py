@@ -343,3 +343,20 @@ def test_partitioned_gpus_are_not_shared_by_pairs():
     cluster = Cluster([Node(name="n0", gpu_type="A100", num_gpus=1, labels={"mig": "A100-40GB"})])
     with pytest.raises(InputError, match="node 'n0': GPUs that are partitioned"):
         AllocationSpace.from_jobs(TWO, cluster, _Oracle(np.ones((1, 1, 1))), pair_threshold=1.0)
+
+
+@given(st.integers(0, 2**32 - 1))
+@settings(max_examples=15, deadline=None)
+def test_the_order_of_jobs_does_not_matter_and_more_gpus_never_hurt(seed):
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(2, 7))
+    kinds, gpus = rng.choice(list(RATE), n), rng.choice([1, 1, 2], n)
+    kept, order = random_kept(rng), rng.permutation(n)
+    # Makespan depends on the steps, which go by position here; max-min fairness does not.
+    policy = get_policy("max_min_fairness_packed")
+    values = [
+        policy.allocate(space_of(kinds[o].tolist(), gpus[o].tolist(), capacity, kept)).objective
+        for o, capacity in ((np.arange(n), [2, 2]), (order, [2, 2]), (order, [4, 4]))
+    ]
+    assert values[0] == pytest.approx(values[1], rel=1e-6)
+    assert values[2] >= values[1] * (1 - 1e-6)

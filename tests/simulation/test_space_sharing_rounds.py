@@ -244,3 +244,44 @@ def test_gavels_hundred_jobs_run_to_the_end_in_pairs(policy, watched):
     result = bx.simulate("gavel-100", "8xV100+16xP100+24xK80", policy)
     assert result.summary()["finished"] == 100
     assert pairs_in(watched) > 500
+
+
+def test_policies_that_pack_do_not_go_with_a_host_allocation():
+    jobs = [job("x", "res18", 100.0), job("y", "lstm", 100.0)]
+    rates = oracle({("res18", "lstm"): 0.8, ("lstm", "res18"): 0.8}, kinds=("lstm", "res18"), sizes=(1,))
+    cluster = bx.Cluster([bx.Node(name="n", gpu_type="V100", num_gpus=1, cpus=4, memory_gib=80)])
+    with pytest.raises(InputError, match="'gandiva' lets jobs share GPUs, for which no host allocation"):
+        bx.simulate(trace(jobs, rates), cluster, "gandiva", host_allocation="proportional")
+
+
+def test_policies_that_pack_and_others_are_candidates_of_the_automatic_choice(watched):
+    jobs = [job(f"j{i}", "ab"[i % 2], 1500.0) for i in range(8)]
+    policy = get_policy("automatic", candidates=["max_min_fairness", "min_makespan_packed"], metric="makespan")
+    result = bx.simulate(trace(jobs, oracle(EVEN)), "2xV100", policy)
+    assert result.summary()["finished"] == 8
+    assert pairs_in(watched) > 0
+
+
+def test_a_ledger_of_some_jobs_knows_their_partners_by_their_new_rows():
+    from bloxopt.state import JobLedger
+
+    ledger = JobLedger(JobTable.from_jobs([job(f"j{i}", "a", 10.0) for i in range(5)]))
+    ledger.partner[:] = [-1, 3, 4, 1, 2]
+    assert ledger.take(np.array([1, 3, 4])).partner.tolist() == [1, 0, -1]
+
+
+def test_gangs_that_share_are_slowed_down_by_their_placement_as_well():
+    rates = oracle({("a", "a"): 0.8}, kinds=("a",), sizes=(2,))
+    jobs = [job(f"j{i}", "a", 800.0, num_gpus=2) for i in range(2)]
+    result = bx.simulate(
+        trace(jobs, rates), "2x1xV100", "max_sum_throughput_packed", slowdown=lambda nodes, gpus: 0.5, max_rounds=10
+    )
+    assert result.jobs["finish"].tolist() == pytest.approx([1000.0, 1000.0])  # both nodes are necessary
+    roomy = bx.simulate(
+        trace(jobs, rates),
+        "2x2xV100",
+        "max_sum_throughput_packed",
+        slowdown=lambda nodes, gpus: 0.5,
+        placement="spread",
+    )
+    assert roomy.jobs["finish"].tolist() == pytest.approx([1600.0, 1600.0])  # apart, alone, at half the rate

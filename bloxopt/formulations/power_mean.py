@@ -19,6 +19,10 @@ from bloxopt.formulations.sums import sum_by
 from bloxopt.jobs import FloatArray
 
 
+_WIDEST_RANGE = 1e10
+"""Largest over smallest power: of sums that span more, solvers cannot tell the small terms from rounding."""
+
+
 @dataclass(frozen=True, eq=False)
 class PowerMean(Objective):
     """Maximise ``(Σ_i w_i e_i(x)^p / Σ_i w_i)^(1/p)`` over the jobs i; p = 0 is the geometric mean.
@@ -29,7 +33,8 @@ class PowerMean(Objective):
     priority weights for w, else all are 1. Jobs without a column take no part; with no job at all the value is 0.
 
     Raises :class:`FormulationError` without whole configurations, for a row that is not of one job, and where a value
-    would be 0 or less (add a number that a job without a configuration is worth). Source: Pollux (OSDI 2021).
+    would be 0 or less (add a number that a job without a configuration is worth) or its power out of all proportion.
+    Source: Pollux (OSDI 2021).
     """
 
     expression: ExpressionLike
@@ -101,7 +106,20 @@ class PowerMean(Objective):
                         f"PowerMean: {name} of job {space.job_ids[job[worst]]!r} {what} is {value[worst]:g}, whose "
                         f"power {self.exponent:g} is not finite: add a small number to the expression"
                     )
+            self._check_range(np.append(rows.constant[counted], rows.constant[rows.row] + rows.value))
         return replace(rows, counted=counted)
+
+    def _check_range(self, values: FloatArray) -> None:
+        if not len(values):
+            return
+        least, most = float(values.min()), float(values.max())
+        # In logarithms, since the powers themselves may be too large for numbers.
+        if -self.exponent * np.log(most / least) > np.log(_WIDEST_RANGE):
+            raise FormulationError(
+                f"PowerMean: values from {least:g} to {most:g} to the power {self.exponent:g} differ by more than a factor "
+                f"of {_WIDEST_RANGE:g}, which solvers cannot tell from rounding: use an exponent closer to 0 or a larger "
+                "smallest value, or MaxMin"
+            )
 
     def _power(self, value: FloatArray) -> FloatArray:
         """Increasing in the value: the logarithm at exponent 0, minus the power below."""

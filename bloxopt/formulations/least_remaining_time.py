@@ -8,7 +8,7 @@ import numpy as np
 
 from bloxopt.formulations.affine import Affine
 from bloxopt.formulations.expressions import per_job
-from bloxopt.formulations.marginal_gain import total_seconds
+from bloxopt.formulations.marginal_gain import climb, total_seconds
 from bloxopt.formulations.objectives import Objective
 from bloxopt.formulations.program import Program
 from bloxopt.formulations.remaining_estimates import AtPresentRate, RemainingEstimate, check_estimate, seconds_left
@@ -22,7 +22,8 @@ class LeastRemainingTime(Objective):
     """``min Σ_c t_c y_c`` over binary y, one configuration a job, with as many jobs served as can be.
 
     ``t_c`` are the seconds that the job of column c would still take on it, by ``estimate``. Two programs: the
-    most jobs that can be served at once, then the least time among the allocations that serve so many.
+    most jobs that can be served at once (not solved where it is plain that all can), then the least time among the
+    allocations that serve so many.
     Source: Peng et al., Optimus, EuroSys 2018, §4.1, eq. 1, which is solved greedily there.
     """
 
@@ -42,7 +43,12 @@ class LeastRemainingTime(Objective):
         seconds = seconds_left(self.estimate, space)
         program = self._program(session, seconds)
         jobs = per_job(space, np.ones(space.num_columns))
-        served = np.round(session.solve(program, jobs.total()).x).sum()
+        found = climb(program, seconds)
+        able = len(np.unique(space.job[np.isfinite(seconds)]))
+        if found is not None and found.sum() == able:
+            served = float(able)
+        else:
+            served = float(np.round(session.solve(program, jobs.total()).x).sum())
         program.add_rows(jobs.total(), lower=served - 0.5, labels=("jobs served",))
         known = np.isfinite(seconds).nonzero()[0]
         time = Affine(np.zeros(len(known), np.int64), known, -seconds[known], np.zeros(1))
@@ -57,7 +63,8 @@ class LeastRemainingTime(Objective):
         program = session.program()
         program.block = program.unique_family("LeastRemainingTime")
         program.make_integer()
-        program.add_rows(per_job(space, np.ones(space.num_columns)), upper=1.0)
+        if session.exclusive_job is None:
+            program.add_rows(per_job(space, np.ones(space.num_columns)), upper=1.0)
         unknown = (~np.isfinite(seconds)).nonzero()[0]
         if len(unknown):
             program.restrict(unknown, 0.0, 0.0)

@@ -10,6 +10,7 @@ import numpy as np
 from bloxopt.errors import FormulationError
 from bloxopt.formulations.objectives import Objective
 from bloxopt.formulations.packing import Packing
+from bloxopt.formulations.program import Program
 from bloxopt.formulations.remaining_estimates import AtPresentRate, RemainingEstimate, check_estimate, seconds_left
 from bloxopt.formulations.session import Outcome, Session
 from bloxopt.formulations.space import AllocationSpace
@@ -44,18 +45,24 @@ class MarginalGain(Objective):
         return total_seconds(seconds_left(self.estimate, space), x)
 
     def solve(self, session: Session) -> Outcome:
-        space = session.space
         program = session.program()
         program.make_integer()
-        packing = Packing.of(program)
-        if packing is None or not packing.forced_fit:
+        seconds = seconds_left(self.estimate, session.space)
+        x = climb(program, seconds)
+        if x is None:
             raise FormulationError(
                 "MarginalGain takes GPUs step by step, for which all constraint blocks must be upper limits: drop "
                 "lower limits such as MinimumShare, or use LeastRemainingTime (optimus with method='program')"
             )
-        seconds = seconds_left(self.estimate, space)
-        x = _Climb(space, packing, seconds).climb()
         return Outcome(x, total_seconds(seconds, x), None, Termination.FEASIBLE)
+
+
+def climb(program: Program, seconds: FloatArray) -> FloatArray | None:
+    """The allocation of 0 and 1 that marginal gains lead to, (num_columns,); None where rows are no upper limits."""
+    packing = Packing.of(program)
+    if packing is None or not packing.forced_fit:
+        return None
+    return _Climb(program.space, packing, seconds).climb()
 
 
 def total_seconds(seconds: FloatArray, x: FloatArray) -> float:

@@ -30,6 +30,8 @@ from bloxopt.formulations.goodput import AfterRestart, Otherwise, Speedup
 from bloxopt.formulations.generation_trading import GenerationTrading
 from bloxopt.formulations.guaranteed_first import GuaranteedFirst
 from bloxopt.formulations.hierarchical_fairness import HierarchicalFairness
+from bloxopt.formulations.gandiva import RandomPairs
+from bloxopt.formulations.guarantees import BoundedSlowdown, GuaranteedGpus
 from bloxopt.formulations.isolated_share import IsolatedShare
 from bloxopt.formulations.least_remaining_time import LeastRemainingTime
 from bloxopt.formulations.lease_auction import LeaseAuction
@@ -74,6 +76,7 @@ __all__ = [
     "AsMeasured",
     "AtPresentRate",
     "AttainedService",
+    "BoundedSlowdown",
     "Budget",
     "Capacity",
     "ColumnValue",
@@ -95,6 +98,7 @@ __all__ = [
     "GittinsIndex",
     "GenerationTrading",
     "GpusUsed",
+    "GuaranteedGpus",
     "GuaranteedFirst",
     "HierarchicalFairness",
     "IsolatedShare",
@@ -127,6 +131,7 @@ __all__ = [
     "QueuePosition",
     "Reciprocal",
     "RemainingEstimate",
+    "RandomPairs",
     "RemainingTime",
     "RestartPenalty",
     "Restarts",

@@ -108,13 +108,18 @@ class NashWelfareWindow(Objective):
             welfare = self._welfare(space, work, weight)
             counted = self._solve(session, welfare, None)
         solved, whole = counted
-        owed = sum_by(space.job, (whole * space.gpu_demand).astype(np.float64), space.num_jobs)
-        idle_order = np.argsort(-work.remaining, kind="stable")
-        plan = rounds_of_window(packing, whole, weight / np.maximum(owed, 1.0), idle_order, self.rounds)
+        plan = self._rounds(space, packing, welfare, whole)
         value = welfare.value(space, plan.sum(axis=0).astype(np.float64))
         bound = np.inf if solved.utility_bound is None else max(solved.utility_bound, value)
         memory.keep(plan, value, bound, solved.result.termination)
         return solved.program
+
+    def _rounds(self, space: AllocationSpace, packing: Packing, welfare: WindowWelfare, count: IntArray) -> BoolArray:
+        """Who runs in each round, (rounds, num_columns): those that a round later costs most go first."""
+        demand = (count * space.gpu_demand).astype(np.float64)
+        urgency = welfare.weight / np.maximum(sum_by(space.job, demand, space.num_jobs), 1.0)
+        idle_order = np.argsort(-welfare.remaining, kind="stable")
+        return rounds_of_window(packing, count, urgency, idle_order, self.rounds)
 
     def _urgency(self, space: AllocationSpace, work: PredictedWork, target: FloatArray, share: float) -> FloatArray:
         """Factor of the weight of jobs that are going to miss their target."""

@@ -25,16 +25,16 @@ from bloxopt.formulations.duration_distribution import DurationDistribution
 from bloxopt.formulations.expressions import Expression, per_job
 from bloxopt.formulations.finish_time_order import EstimatedFinishTimeRatio
 from bloxopt.formulations.future_share import FutureShare
+from bloxopt.formulations.gandiva import RandomPairs
+from bloxopt.formulations.generation_trading import GenerationTrading
 from bloxopt.formulations.gittins import ExpectedRemaining, GittinsIndex, TiresiasGittinsRank
 from bloxopt.formulations.goodput import AfterRestart, Otherwise, Speedup
-from bloxopt.formulations.generation_trading import GenerationTrading
 from bloxopt.formulations.guaranteed_first import GuaranteedFirst
-from bloxopt.formulations.hierarchical_fairness import HierarchicalFairness
-from bloxopt.formulations.gandiva import RandomPairs
 from bloxopt.formulations.guarantees import BoundedSlowdown, GuaranteedGpus
+from bloxopt.formulations.hierarchical_fairness import HierarchicalFairness
 from bloxopt.formulations.isolated_share import IsolatedShare
-from bloxopt.formulations.least_remaining_time import LeastRemainingTime
 from bloxopt.formulations.lease_auction import LeaseAuction
+from bloxopt.formulations.least_remaining_time import LeastRemainingTime
 from bloxopt.formulations.lexicographic import Lexicographic
 from bloxopt.formulations.marginal_gain import MarginalGain
 from bloxopt.formulations.measures import (
@@ -95,15 +95,15 @@ __all__ = [
     "FinishTimeRatio",
     "FirstStart",
     "FutureShare",
-    "GittinsIndex",
     "GenerationTrading",
+    "GittinsIndex",
     "GpusUsed",
-    "GuaranteedGpus",
     "GuaranteedFirst",
+    "GuaranteedGpus",
     "HierarchicalFairness",
     "IsolatedShare",
-    "LeastRemainingTime",
     "LeaseAuction",
+    "LeastRemainingTime",
     "Lexicographic",
     "Limit",
     "MarginalGain",
@@ -129,9 +129,9 @@ __all__ = [
     "Program",
     "ProportionalFairness",
     "QueuePosition",
+    "RandomPairs",
     "Reciprocal",
     "RemainingEstimate",
-    "RandomPairs",
     "RemainingTime",
     "RestartPenalty",
     "Restarts",

@@ -168,7 +168,9 @@ class TableThroughput(CallableThroughput):
         """From Gavel's table, ``.json`` or ``.json.gz``.
 
         GPU type → ``"('model', scale factor)"`` → ``null`` → steps/s alone, or → the key of a partner on the same
-        GPUs → [own, partner's] steps/s, for policies that pack jobs. Source: Narayanan et al., OSDI 2020.
+        GPUs → [own, partner's] steps/s, for policies that pack jobs (equal gangs only).
+
+        Source: Narayanan et al., OSDI 2020.
         """
         path = Path(path)
         data = read_input(path, ThroughputError)
@@ -197,11 +199,13 @@ class TableThroughput(CallableThroughput):
                     if other == "null":
                         continue
                     beside = kinds.get(other) or _GAVEL_KEY.fullmatch(other)
-                    if beside is None or int(beside["count"]) != count:
+                    if beside is None:
                         raise ThroughputError(
                             f"{path}: {gpu_type}: {key}: cannot read the partner {other!r}; expected \"('model', scale "
-                            'factor)" with the same scale factor'
+                            'factor)"'
                         )
+                    if int(beside["count"]) != count:
+                        continue  # gangs of different sizes do not share GPUs
                     pairs[model, beside["model"], gpu_type, count] = rates
         try:
             return cls(table, pairs)

@@ -279,7 +279,10 @@ def test_gavels_table_has_its_pairs(tmp_path):
     assert rates[:, :, 0].tolist() == [[0.0, 2.0], [3.0, 0.0]]
     document["v100"]["('n', 1)"] = alone | {"('m', 2)": [3.0, 2.0]}
     file.write_text(json.dumps(document))
-    with pytest.raises(ThroughputError, match=re.escape("cannot read the partner \"('m', 2)\"")):
+    assert TableThroughput.from_gavel_json(file).pairs == {}  # gangs of different sizes do not share
+    document["v100"]["('n', 1)"] = alone | {"m": [3.0, 2.0]}
+    file.write_text(json.dumps(document))
+    with pytest.raises(ThroughputError, match=re.escape("('n', 1): cannot read the partner 'm'")):
         TableThroughput.from_gavel_json(file)
     document["v100"]["('n', 1)"] = alone | {"('m', 1)": [3.0]}
     file.write_text(json.dumps(document))

@@ -16,7 +16,7 @@ from bloxopt.formulations.allocation import Allocation
 from bloxopt.formulations.policy import Policy
 from bloxopt.formulations.space import AllocationSpace, ConfigurationCatalog
 from bloxopt.hosts import Hosts
-from bloxopt.jobs import BoolArray, FloatArray, IntArray
+from bloxopt.jobs import BoolArray, IntArray
 from bloxopt.pairing import ALONE
 from bloxopt.placement.rules import Rules
 from bloxopt.placement.strategy import Strategy
@@ -113,7 +113,6 @@ class Scheduler:
         self._plan: Plan | None = None
         self._stale = True
         self._pending: IntArray = np.zeros(0, dtype=np.int64)
-        self._isolated = _IsolatedProgress(len(self.backend.ledger.table))
         cluster = self.backend.catalog.cluster
         self._rules = Rules.of(cluster, self.backend.ledger.table)
         self._capacity: IntArray = cluster.capacity_of(~cluster.node_drained)
@@ -160,6 +159,8 @@ class Scheduler:
 
     def decide(self, state: ClusterState) -> Decided:
         """Admit, plan, select and place for ``state``, without applying anything."""
+        if state.rows is not None:
+            self._renumber(state.rows)
         if state.nodes_changed:
             cluster = self.backend.catalog.cluster
             self._capacity = cluster.capacity_of(state.node_up & ~cluster.node_drained)
@@ -178,6 +179,25 @@ class Scheduler:
             order = space.index if ranking is None else space.index[ranking]
             return replace(made, assignment=self.hosts.allocate(made.assignment, order.tolist(), space.node_up))
         return made
+
+    def _renumber(self, rows: IntArray) -> None:
+        """The backend has another table now: what was remembered by row is found under the new ones."""
+        catalog = self.backend.catalog
+        highest = max(int(rows.max(initial=-1)), *(int(part.max(initial=-1)) for part in self._remembered()))
+        position = np.full(highest + 1, -1)
+        position[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
+        if self._plan is not None:
+            planned = len(self._plan.row)
+            self._plan = self._plan.renumbered(position)
+            self._stale = self._stale or len(self._plan.row) < planned
+        pending = position[self._pending]
+        self._pending = pending[pending >= 0]
+        self._rules = Rules.of(catalog.cluster, catalog.table)
+        self._rates_version = catalog.version
+
+    def _remembered(self) -> tuple[IntArray, ...]:
+        """Rows of the table that are remembered here."""
+        return (self._pending,) if self._plan is None else (self._pending, self._plan.row)
 
     @property
     def stale(self) -> bool:
@@ -211,7 +231,6 @@ class Scheduler:
         up = np.ones(len(cluster.nodes), dtype=bool)
         up[: len(state.node_up)] = state.node_up
         twin._capacity = cluster.capacity_of(up & ~cluster.node_drained)
-        twin._isolated = copy.deepcopy(self._isolated)
         twin._finished, twin._rates_version = backend.ledger.num_finished, backend.catalog.version
         twin._pending = np.concatenate([self._pending, state.submitted])
         return twin
@@ -293,7 +312,7 @@ class Scheduler:
             waits = not self.policy.decides_rounds and space.now - previous.made_at < self.solve_interval
             if waits and previous.made_at > 0 and not self._ran_nothing:
                 return None
-        self._isolated.account(space)
+        _account_isolated_progress(space)
         allocation = self.allocate(space)
         if self.inspect is not None:
             self.inspect(allocation, self.allocate)
@@ -301,7 +320,7 @@ class Scheduler:
         if previous is not None and not self._stale and plan.shares_time:
             plan.carry_on(previous)
         else:
-            self.selector.replanned(previous, space.now)
+            self.selector.replanned(previous, space)
         self._plan = plan
         # What no solver gave is planned again as soon as may be.
         self._stale = allocation.rung in (Rung.CARRIED_OVER, Rung.GREEDY)
@@ -345,19 +364,16 @@ def _running(assignment: Assignment, catalog: ConfigurationCatalog) -> Iterator[
         yield row, grant.gpu_type, grant.num_gpus, beside
 
 
-class _IsolatedProgress:
-    """Keeps ``ledger.isolated_seconds``: how long the work done so far would have taken on an equal share."""
+def _account_isolated_progress(space: AllocationSpace) -> None:
+    """Keep ``ledger.isolated_seconds``: how long the work done so far would have taken on an equal share.
 
-    def __init__(self, count: int) -> None:
-        self._rate: FloatArray = np.zeros(count)
-        self._remaining: FloatArray = np.zeros(count)
-
-    def account(self, space: AllocationSpace) -> None:
-        """Book the progress since the last call at the isolated rate that held then, and note today's."""
-        index = space.index
-        rate = self._rate[index]
-        known: BoolArray = np.greater(rate, 0)
-        progress = self._remaining[index] - space.remaining_steps
-        space.ledger.isolated_seconds[index] += np.divide(progress, rate, out=np.zeros(len(index)), where=known)
-        self._rate[index] = space.isolated_rate
-        self._remaining[index] = space.remaining_steps
+    The progress since the last call is booked at the isolated rate that held then, and today's is noted.
+    """
+    index, ledger = space.index, space.ledger
+    rates, remaining = ledger.memory("isolated.rate"), ledger.memory("isolated.remaining_steps")
+    rate = rates[index]
+    known: BoolArray = np.greater(rate, 0)
+    progress = remaining[index] - space.remaining_steps
+    ledger.isolated_seconds[index] += np.divide(progress, rate, out=np.zeros(len(index)), where=known)
+    rates[index] = space.isolated_rate
+    remaining[index] = space.remaining_steps

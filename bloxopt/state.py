@@ -63,6 +63,7 @@ class JobLedger:
         self.notes: dict[str, float] = {}
         """Numbers that a policy or an admission remembers between rounds, by name."""
         self._memories: dict[str, NDArray[Any]] = {}
+        self._fills: dict[str, float | bool | None] = {}
 
     def copy(self, table: JobTable | None = None) -> JobLedger:
         """The same ledger, to be changed apart from this one; ``table`` replaces the jobs' static columns."""
@@ -73,6 +74,7 @@ class JobLedger:
         twin.table = self.table if table is None else table
         twin.refusals, twin.notes = dict(self.refusals), dict(self.notes)
         twin._memories = {name: column.copy() for name, column in self._memories.items()}
+        twin._fills = dict(self._fills)
         return twin
 
     def take(self, rows: IntArray, table: JobTable | None = None) -> JobLedger:
@@ -80,26 +82,42 @@ class JobLedger:
 
         ``table`` is their part of the table where that is at hand already.
         """
-        part = JobLedger(self.table.take(rows) if table is None else table)
-        for name, column in vars(self).items():
-            if isinstance(column, np.ndarray) and name != "active":
-                setattr(part, name, column[rows])
+        part = self.renumbered(rows, self.table.take(rows) if table is None else table)
         part.active = np.arange(len(rows))
-        position = np.full(len(self.partner), -1)
-        position[rows] = np.arange(len(rows))
-        part.partner = np.where(part.partner >= 0, position[part.partner], -1)
-        part.notes = dict(self.notes)
-        part._memories = {name: column[rows] for name, column in self._memories.items()}
         return part
 
-    def memory(self, name: str, fill: float | bool | None = 0.0) -> NDArray[Any]:
-        """What a policy or an admission remembers of every job between rounds: one value a row of the table, kept here.
+    def renumbered(self, rows: IntArray, table: JobTable) -> JobLedger:
+        """A ledger for another ``table``, whose job k is in row ``rows[k]`` here, or new where that is -1.
 
-        The array named ``name`` is made of ``fill`` when it is first asked for and is the reader's to change.
-        Policies themselves hold no state, so one policy may serve many simulations and a live cluster at once.
+        What is known of jobs that are in both is taken over, with the order of those that are active.
+        """
+        part = JobLedger(table)
+        # One place more, so that "no row", -1, stays that.
+        old, position = rows >= 0, np.full(len(self.table) + 1, -1)
+        position[rows[old]] = np.flatnonzero(old)
+        for name, column in vars(self).items():
+            if isinstance(column, np.ndarray) and name != "active":
+                getattr(part, name)[old] = column[rows[old]]
+        part.partner = position[part.partner]
+        part.active = position[self.active]
+        part.active = part.active[part.active >= 0]
+        part.num_finished = int((part.status == JobStatus.FINISHED).sum())
+        part.notes = dict(self.notes)
+        part.refusals = {int(position[row]): why for row, why in self.refusals.items() if position[row] >= 0}
+        part._fills = dict(self._fills)
+        for name, column in self._memories.items():
+            part.memory(name, self._fills[name], *column.shape[1:])[old] = column[rows[old]]
+        return part
+
+    def memory(self, name: str, fill: float | bool | None = 0.0, *shape: int) -> NDArray[Any]:
+        """What schedulers remember of every job between rounds: one value (or array of ``shape``) a row of the table.
+
+        The array named ``name`` is made of ``fill`` when it is first asked for and is the reader's to change. Policies,
+        selectors and admissions hold no state of their own, so what is known of jobs is here and in the plan alone.
         """
         if name not in self._memories:
-            self._memories[name] = np.full(len(self.table), fill)
+            self._memories[name] = np.full((len(self.table), *shape), fill)
+            self._fills[name] = fill
         return self._memories[name]
 
     def admit(self, rows: IntArray) -> None:

@@ -65,7 +65,7 @@ class Diagnosis:
     ``conflict``: bounds that cannot all hold, none of which can be left out without the rest holding together
     (``irreducible``; where time or size did not allow that, some may be too many). ``relaxation``: the smallest
     total change, relative to each bound, after which there is a solution. ``alternatives``: for each bound of the
-    conflict that can mend it on its own, by how little. What the cluster imposes (:attr:`Constraint.physical`) is relaxed only
+    conflict that can mend it on its own, by how little. What the cluster imposes is relaxed only
     if nothing else helps.
     """
 

@@ -18,7 +18,9 @@ class ClusterState:
 
     ``now`` seconds · ``submitted`` rows of jobs that ask for admission, in order of arrival ·
     ``assignment`` what runs now (finished jobs are gone) · ``node_up`` (nodes,) · ``nodes_changed``
-    True if nodes failed or came back since the last round.
+    True if nodes failed or came back since the last round · ``rows`` where the backend has another table (catalog and
+    ledger) than in the round before: the row that each of its jobs had, -1 for new ones; None where it has not. GPU
+    types keep their codes.
     """
 
     now: float
@@ -26,6 +28,7 @@ class ClusterState:
     assignment: Assignment
     node_up: BoolArray
     nodes_changed: bool
+    rows: IntArray | None = None
 
 
 class Ran(NamedTuple):

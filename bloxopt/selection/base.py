@@ -121,6 +121,20 @@ class Plan:
         self._order: IntArray = np.argsort(key)
         self._sorted_key: IntArray = key[self._order]
 
+    def renumbered(self, position: IntArray) -> Plan:
+        """The same plan where job r of the table has become job ``position[r]``, or is gone where that is -1."""
+        twin = copy(self)
+        row = position[self.row]
+        kept = row >= 0
+        for name in ("gpu_type", "num_gpus", "gpu_demand", "share", "partner", "received", "due", "promised"):
+            column = getattr(self, name)
+            setattr(twin, name, None if column is None else column[kept])
+        twin.row = row[kept]
+        key = _column_key(twin.row, twin.gpu_type, twin.num_gpus, twin.partner)
+        twin._order = np.argsort(key)
+        twin._sorted_key = key[twin._order]
+        return twin
+
     def copy(self) -> Plan:
         """The same plan, to be credited apart from this one."""
         twin = copy(self)
@@ -205,8 +219,8 @@ class RoundSelector(Protocol):
         """False for a selector that only follows the policy's ranking, so that no program is solved."""
         ...
 
-    def replanned(self, previous: Plan | None, now: float) -> None:
-        """Told that the plan used so far (if any) is about to be replaced."""
+    def replanned(self, previous: Plan | None, space: AllocationSpace) -> None:
+        """Told that the plan used so far (if any) is about to be replaced by one for ``space``."""
         ...
 
     def select(self, policy: Policy, space: AllocationSpace, plan: Plan | None) -> Selection: ...

@@ -35,7 +35,7 @@ class ExactSelection:
         self.mip_gap = mip_gap
         self.time_limit = time_limit
 
-    def replanned(self, previous: Plan | None, now: float) -> None:
+    def replanned(self, previous: Plan | None, space: AllocationSpace) -> None:
         """Nothing to carry over: what is owed is counted from the plan in force."""
 
     def select(self, policy: Policy, space: AllocationSpace, plan: Plan | None) -> Decision:

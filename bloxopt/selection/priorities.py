@@ -45,25 +45,19 @@ class Priorities:
         self.type_order = None if type_order is None else [name.lower() for name in type_order]
         self.fill_each_type = fill_each_type
         self._shuffler = None if shuffle_seed is None else random.Random(shuffle_seed)
-        self._deficit: FloatArray | None = None
 
-    def replanned(self, previous: Plan | None, now: float) -> None:
+    def replanned(self, previous: Plan | None, space: AllocationSpace) -> None:
         """Carry over what the replaced plan still owes each job on each type."""
         if previous is None:
             return
-        deficit = self._deficit_table(previous.allocation.space)
-        np.add.at(deficit, (previous.row, previous.gpu_type), previous.owed(now))
-
-    def _deficit_table(self, space: AllocationSpace) -> FloatArray:
-        if self._deficit is None:
-            self._deficit = np.zeros((len(space.catalog.table), len(space.gpu_types)))
-        return self._deficit
+        deficit = _deficit(space)
+        np.add.at(deficit, (previous.row, previous.gpu_type), previous.owed(space.now))
 
     def select(self, policy: Policy, space: AllocationSpace, plan: Plan | None) -> Decision:
         assert plan is not None
         waiting = np.zeros(len(space.catalog.table), dtype=bool)
         waiting[space.index] = True
-        deficit = self._deficit_table(space)[plan.row, plan.gpu_type]
+        deficit = _deficit(space)[plan.row, plan.gpu_type]
         received = plan.received + space.round_seconds / 2
         per_type = np.bincount(plan.gpu_type, weights=received, minlength=len(space.gpu_types))
         priority = plan.share * per_type[plan.gpu_type] / received
@@ -123,3 +117,9 @@ class Priorities:
         if self._shuffler is not None and not policy.heterogeneity_aware:
             self._shuffler.shuffle(types)
         return types
+
+
+def _deficit(space: AllocationSpace) -> FloatArray:
+    """Seconds that all plans so far still owe each job on each type, (jobs of the table, types)."""
+    deficit: FloatArray = space.ledger.memory("priorities.deficit", 0.0, len(space.gpu_types))
+    return deficit

@@ -29,12 +29,11 @@ class Ranking:
 
     def __init__(self, starvation_seconds: float | None = None) -> None:
         self.starvation_seconds = starvation_seconds
+        self._catalog: ConfigurationCatalog | None = None
         self._num_gpus: list[int] = []
         self._preference: list[list[int]] = []
-        self._last_ran: FloatArray = np.zeros(0)
-        self._promoted = np.zeros(0, dtype=bool)
 
-    def replanned(self, previous: Plan | None, now: float) -> None:
+    def replanned(self, previous: Plan | None, space: AllocationSpace) -> None:
         """Nothing to carry over: the ranking is all there is."""
 
     def select(self, policy: Policy, space: AllocationSpace, plan: Plan | None) -> Queue:
@@ -44,7 +43,8 @@ class Ranking:
                 f"policy {policy.name!r} gives shares of time, not a ranking, which the 'ranking' selector (preset "
                 "'blox') needs: use fifo, srtf or las, or the 'priorities' selector"
             )
-        if not self._num_gpus:
+        if self._catalog is not space.catalog:
+            self._catalog = space.catalog
             self._num_gpus, rate = _sizes(space.catalog)
             self._preference = preferred_types(rate)
         if self.starvation_seconds is not None:
@@ -65,16 +65,15 @@ class Ranking:
 
     def _starved(self, space: AllocationSpace, limit: float) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """Active jobs that have been promoted, (num_jobs,)."""
-        if not len(self._last_ran):
-            self._last_ran = np.full(len(space.catalog.table), np.nan)
-            self._promoted = np.zeros(len(space.catalog.table), dtype=bool)
+        last_ran = space.ledger.memory("ranking.last_ran", np.nan)
+        promoted = space.ledger.memory("ranking.promoted", False)
         index = space.index
-        last = self._last_ran[index]
+        last = last_ran[index]
         # A job evicted in a round counts as unscheduled from the next one on: what runs now counts to its end.
         last = np.where(np.isnan(last), space.now, np.where(space.running, space.now + space.round_seconds, last))
-        self._last_ran[index] = last
-        self._promoted[index] |= space.now - last >= limit
-        return self._promoted[index]
+        last_ran[index] = last
+        promoted[index] |= space.now - last >= limit
+        return promoted[index]
 
 
 def _sizes(catalog: ConfigurationCatalog) -> tuple[list[int], FloatArray]:

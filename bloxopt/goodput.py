@@ -18,6 +18,11 @@ from bloxopt.jobs import BoolArray, FloatArray, IntArray
 _LEAST = 1e-8
 """Seconds, and seconds a sample, below which no parameter is fitted: its logarithm has to exist."""
 
+_FIT_STEPS = 60
+
+_GAMMA_ROOT, _SLOPE_ROOT = np.sqrt(1e-3), np.sqrt(1e-2)
+"""Roots of the weights that Pollux gives to what the data leave open: overlap and growth with the number of GPUs."""
+
 OVERLAP = (1.0, 10.0)
 """Range of the exponent: at 1 computing and communicating add up, at 10 the longer of the two is nearly all."""
 
@@ -89,11 +94,11 @@ def fit_step_times(
     """Fit the seven parameters to observations, all (observations,), as Pollux' agents do.
 
     Minimises the root mean squared errors of the logarithms of pass and step seconds, plus ``10⁻³ (γ − 1)²`` and
-    ``10⁻² Σ (β/α)²`` for what the data leave open, by L-BFGS-B. Parameters that nothing was seen of keep their least
-    value: a job that has not run on two nodes is taken to lose little by it.
+    ``10⁻² Σ (β/α)²`` for what the data leave open: least squares, then L-BFGS-B. Parameters that nothing was seen of
+    keep their least value: a job that has not run on two nodes is taken to lose little by it.
     Raises :class:`ThroughputError` for observations that are not positive or not of equal length.
     """
-    from scipy.optimize import minimize
+    from scipy.optimize import least_squares, minimize
 
     nodes, gpus, local, alone, step = _observations(nodes, gpus, local, pass_seconds, step_seconds)
     start = np.array([0.1, 0.01, 0.1, 0.01, 0.1, 0.01, 1.001])
@@ -113,21 +118,38 @@ def fit_step_times(
     if not (gpus > 2).any():
         fixed([3, 5], _LEAST)
     log_alone, log_step = np.log(alone), np.log(step)
+    free = lower < upper
 
-    def errors(values: FloatArray) -> tuple[float, float]:
+    def misses(values: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Logarithmic errors of steps and of passes, and the roots of the terms for what the data leave open."""
         model = StepTimeModel(*values.tolist())
         computed = model.pass_seconds(local)
         predicted = model._log_step(computed, model.exchange_seconds(nodes, gpus))
-        return _rms(predicted - log_step), _rms(np.log(computed) - log_alone)
-
-    def loss(values: FloatArray) -> float:
         _, _, across, across_each, within, within_each, overlap = values.tolist()
-        slope = (across_each / across) ** 2 + (within_each / within) ** 2
-        return float(sum(errors(values)) + 1e-3 * (overlap - 1) ** 2 + 1e-2 * slope)
+        open_terms = np.array(
+            [_GAMMA_ROOT * (overlap - 1), *_SLOPE_ROOT * np.array([across_each / across, within_each / within])]
+        )
+        return predicted - log_step, np.log(computed) - log_alone, open_terms
 
-    bounds = list(zip(lower.tolist(), upper.tolist(), strict=True))
-    values = np.asarray(minimize(loss, start, method="L-BFGS-B", bounds=bounds).x, dtype=np.float64)
-    step_error, pass_error = errors(values)
+    def full(chosen: FloatArray) -> FloatArray:
+        values = start.copy()
+        values[free] = chosen
+        return values
+
+    def loss(chosen: FloatArray) -> float:
+        steps, passes, terms = misses(full(chosen))
+        return _rms(steps) + _rms(passes) + float(terms @ terms)
+
+    def squares(chosen: FloatArray) -> FloatArray:
+        steps, passes, terms = misses(full(chosen))
+        return np.concatenate([steps / np.sqrt(len(steps)), passes / np.sqrt(len(passes)), terms])
+
+    # Least squares come close from afar; the published loss has a kink wherever an error vanishes.
+    bounds = (lower[free], upper[free])
+    near = np.clip(least_squares(squares, start[free], bounds=bounds, x_scale="jac", max_nfev=_FIT_STEPS).x, *bounds)
+    polished = minimize(loss, near, method="L-BFGS-B", bounds=list(zip(*bounds, strict=True))).x
+    values = full(min(near, polished, key=loss))
+    step_error, pass_error = (_rms(part) for part in misses(values)[:2])
     if not (nodes > 1).any():
         # Exchanging between nodes is at least a tenth slower than within one.
         values[2], values[3] = max(values[2], 1.1 * values[4]), max(values[3], 1.1 * values[5])

@@ -18,7 +18,6 @@ from bloxopt.formulations.space import AllocationSpace
 from bloxopt.formulations.sums import sum_by
 from bloxopt.jobs import FloatArray
 
-
 _WIDEST_RANGE = 1e10
 """Largest over smallest power: of sums that span more, solvers cannot tell the small terms from rounding."""
 
@@ -116,9 +115,9 @@ class PowerMean(Objective):
         # In logarithms, since the powers themselves may be too large for numbers.
         if -self.exponent * np.log(most / least) > np.log(_WIDEST_RANGE):
             raise FormulationError(
-                f"PowerMean: values from {least:g} to {most:g} to the power {self.exponent:g} differ by more than a factor "
-                f"of {_WIDEST_RANGE:g}, which solvers cannot tell from rounding: use an exponent closer to 0 or a larger "
-                "smallest value, or MaxMin"
+                f"PowerMean: values from {least:g} to {most:g} to the power {self.exponent:g} differ by more than a "
+                f"factor of {_WIDEST_RANGE:g}, which solvers cannot tell from rounding: use an exponent closer to 0, a "
+                "larger smallest value, or MaxMin"
             )
 
     def _power(self, value: FloatArray) -> FloatArray:

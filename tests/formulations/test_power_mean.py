@@ -120,8 +120,8 @@ def test_a_value_of_zero_is_refused_naming_the_job():
 
 
 def test_powers_out_of_all_proportion_are_refused():
+    policy = Policy(objective=PowerMean(EffectiveThroughput() + 1e-3, -50.0), constraints=WHOLE)
     with pytest.raises(FormulationError, match="closer to 0"):
-        policy = Policy(objective=PowerMean(EffectiveThroughput() + 1e-3, -50.0), constraints=WHOLE)
         policy.allocate(one_type([[1.0, 2.0]]))
 
 

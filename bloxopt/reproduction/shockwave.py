@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 
+from bloxopt.formulations.policies import get_policy
 from bloxopt.jobs import FloatArray
 from bloxopt.reproduction.base import OTHER_SEMANTICS, Figure, Run
 from bloxopt.simulation import SimulationResult, simulate
@@ -35,9 +36,9 @@ def finish_time_ratios(result: SimulationResult, trace: Trace, gpus: int = GPUS)
     return np.asarray(np.round(completion / alone, 5))
 
 
-def _measure(policy: str) -> dict[str, float | None]:
+def _measure(policy: str, **options: object) -> dict[str, float | None]:
     trace = load_trace(TRACE)
-    result = simulate(trace, CLUSTER, policy, preset="shockwave")
+    result = simulate(trace, CLUSTER, get_policy(policy, **options), preset="shockwave")
     ratios = finish_time_ratios(result, trace)
     summary = result.summary()
     return {
@@ -51,13 +52,20 @@ def _measure(policy: str) -> dict[str, float | None]:
 _UNITS = {"makespan": "s", "average_jct": "s", "worst_finish_time_ratio": "", "unfair_jobs": "%"}
 
 
-def _run(policy: str, source: str, references: tuple[float, float, float, float], **changes: dict[str, object]) -> Run:
+def _run(
+    policy: str,
+    source: str,
+    references: tuple[float, float, float, float],
+    options: dict[str, object] | None = None,
+    **changes: dict[str, object],
+) -> Run:
     """The four published figures of one policy; ``changes`` are fields of the figure of that metric."""
     figures = tuple(
         Figure(metric=metric, reference=reference, unit=unit, **changes.get(metric, {}))  # type: ignore[arg-type]
         for (metric, unit), reference in zip(_UNITS.items(), references, strict=True)
     )
-    return Run(trace=TRACE, policy=policy, source=source, measure=partial(_measure, policy), figures=figures)
+    measure = partial(_measure, policy, **(options or {}))
+    return Run(trace=TRACE, policy=policy, source=source, measure=measure, figures=figures)
 
 
 _ONE_JOB = "one job of 120 is 0.83 points: here 29 exceed 1.05 and there 30"
@@ -72,6 +80,16 @@ _MANY_RATIOS = (
     "only the largest ratio is optimised: which of the optimal allocations the solver gives moves the makespan from "
     "29.9 to 32.3 ks, the average completion time from 10.2 to 12.0 ks, the worst ratio at the end from 2.5 to 3.9 and "
     "the unfair jobs from 20 to 27 % in a replica of the published simulator"
+)
+
+_GANGS = (
+    "theirs matches a gang of s as if it were a job of one GPU, by seconds, and gives it 1/s of the time; ours by "
+    "GPU-seconds, and it runs until it is done. A replica of their simulator with their rule gives their figures"
+)
+
+_TIME_LEFT = (
+    "theirs estimates the time left in whole epochs and is one epoch short; ours goes by the work done. In a prototype "
+    "of their scheduler that alone moves the average from 9,905 to 10,555 s and the makespan from 23.4 to 22.6 ks"
 )
 
 RUNS = (
@@ -98,11 +116,21 @@ RUNS = (
         unfair_jobs={"explanation": _MANY_RATIOS},
     ),
     _run(
+        "allox",
+        "Shockwave's simulator: allox, alpha 0.2",
+        (32489.0, 9926.0, 4.964, 27.5),
+        {"alpha": 0.2},
+        makespan={"explanation": _GANGS},
+        worst_finish_time_ratio={"explanation": _GANGS},
+        unfair_jobs={"explanation": _GANGS},
+    ),
+    _run(
         "shockwave",
         "Shockwave's authors' output, with Gurobi",
         (24197.0, 9958.0, 1.784, 5.0),
         makespan={"goal": "at_most"},
-        average_jct={"tolerance": OTHER_SEMANTICS},
+        average_jct={"tolerance": OTHER_SEMANTICS, "explanation": _TIME_LEFT},
         worst_finish_time_ratio={"goal": "at_most"},
+        unfair_jobs={"goal": "at_most"},
     ),
 )

@@ -174,13 +174,10 @@ class Cluster:
                     f"cluster {text!r}: {part.strip()!r} is out of range; use 1 to {MAX_NODES} nodes in all "
                     f"and 1 to {MAX_GPUS} GPUs a node"
                 )
-            host = {
-                field: float(match[group])
-                for field, group in (("cpus", "cpus"), ("memory_gib", "memory"))
-                if match[group] is not None
-            }
+            cpus, memory = (None if match[key] is None else float(match[key]) for key in ("cpus", "memory"))
             for _ in range(count):
-                nodes.append(Node(name=f"node-{len(nodes)}", gpu_type=match["type"], num_gpus=gpus, **host))
+                name = f"node-{len(nodes)}"
+                nodes.append(Node(name=name, gpu_type=match["type"], num_gpus=gpus, cpus=cpus, memory_gib=memory))
         return cls(tuple(nodes))
 
     @classmethod

@@ -22,7 +22,7 @@ from bloxopt.solvers.base import SolverResult, Termination
 WORTH_SIFTING = 4_000
 """Deferred columns from which solving several small programs is faster than one large one."""
 
-_MOST_PASSES = 30
+_MOST_PASSES = 15
 _MOST_ROWS = 100
 """Ties whose columns join in one pass, those that promise most first."""
 _GAP = 1e-8
@@ -35,12 +35,14 @@ def sift(
     """The optimum of a linear program of which the columns ``deferred`` (n,) need not be there for it to be feasible.
 
     ``group`` (n,) numbers sets of columns whose values add up to at most 1, -1 for columns in none. Returned with the
-    columns that it took, (n,). None where this way leads nowhere (a solver without prices, a program that is
-    infeasible without the deferred columns).
+    columns that it took, (n,). Where a limit ends it, the last answer is returned as feasible, with the bound that its
+    prices prove. None where this way leads nowhere (a solver without prices, a program that is infeasible without the
+    deferred columns).
     """
     matrix = form.matrix.tocsr()
     joined = ~deferred
     spent = 0.0
+    best: tuple[SolverResult, BoolArray] | None = None
     for _ in range(_MOST_PASSES):
         columns = joined.nonzero()[0]
         part = replace(
@@ -53,6 +55,8 @@ def sift(
         )
         result = run(part)
         spent += result.solve_seconds
+        if result.termination in (Termination.FEASIBLE, Termination.LIMIT_NO_SOLUTION):
+            return best
         if result.termination is not Termination.OPTIMAL or result.x is None or result.row_duals is None:
             return None
         if result.x.shape != part.cost.shape:
@@ -66,17 +70,20 @@ def sift(
         gain[joined] = 0.0
         missed = _at_most(np.maximum(gain, 0.0), group)
         objective = form.objective(_lifted(result.x, columns, form.num_columns))
-        if missed <= _GAP * max(abs(objective), 1e-12):
-            whole = replace(
-                result,
-                x=_lifted(result.x, columns, form.num_columns),
-                objective=objective,
-                bound=None if result.bound is None else result.bound - missed,
-                row_duals=prices,
-                reduced_costs=form.cost - form.matrix.T @ prices,
-                solve_seconds=spent,
-            )
-            return whole, joined
+        proven = missed <= _GAP * max(abs(objective), 1e-12)
+        whole = replace(
+            result,
+            termination=Termination.OPTIMAL if proven else Termination.FEASIBLE,
+            x=_lifted(result.x, columns, form.num_columns),
+            objective=objective,
+            bound=None if result.bound is None else result.bound - missed,
+            row_duals=prices,
+            reduced_costs=form.cost - form.matrix.T @ prices,
+            solve_seconds=spent,
+        )
+        best = whole, joined
+        if proven:
+            return best
         useful = gain > 0.1 * _GAP * max(abs(objective), 1e-12) / max(1, len(columns))
         useful[ties.column] = ties.most_promising(_MOST_ROWS)[ties.number]
         joined = joined | useful
@@ -98,7 +105,8 @@ class _Ties:
         self.promise = np.where(both, sides.sum(axis=0) / 2.0, -np.inf)
         # A row with one side only keeps that at 0: any price that makes it unattractive is right.
         one = np.where(np.isfinite(sides[1]), -sides[1], sides[0])
-        self.price = np.where(both, (sides[0] - sides[1]) / 2.0, np.where(np.isfinite(one), one, 0.0))
+        self.price = np.where(np.isfinite(one), one, 0.0)
+        self.price[both] = (sides[0, both] - sides[1, both]) / 2.0
 
     @classmethod
     def of(cls, form: StandardForm, matrix: csr_array, empty: BoolArray, gain: FloatArray) -> _Ties:

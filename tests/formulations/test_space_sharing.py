@@ -33,6 +33,8 @@ from bloxopt.formulations.objectives import MinMax
 from bloxopt.formulations.policies import get_policy
 from bloxopt.jobs import Job
 from bloxopt.pairing import ALONE
+from bloxopt.solvers.base import SolverOptions, SolverResult, Termination
+from bloxopt.solvers.registry import get_solver
 from bloxopt.throughput import DurationThroughput, TableThroughput
 
 RATE = {"a": (6.0, 3.0), "b": (4.0, 4.0), "c": (9.0, 1.0)}
@@ -226,6 +228,34 @@ def test_sifting_gives_the_optimum_and_prices_of_the_whole_program(monkeypatch):
         assert sifted.duals is not None
         if sifted.proof is not None:
             assert sifted.certificate.verification.verified
+
+
+class _OutOfTime:
+    """HiGHS for the first program, and a limit that has passed for all others."""
+
+    name = "out of time"
+    capabilities = get_solver("highs").capabilities
+
+    def __init__(self):
+        self.calls = 0
+
+    def solve(self, form, options=SolverOptions(), warm_start=None):
+        self.calls += 1
+        if self.calls == 1:
+            return get_solver("highs").solve(form, options)
+        return SolverResult(Termination.LIMIT_NO_SOLUTION, solver=self.name)
+
+
+def test_a_limit_while_columns_join_leaves_a_feasible_answer_with_a_valid_bound(monkeypatch):
+    rng = np.random.default_rng(5)
+    space = space_of(rng.choice(list(RATE), 12).tolist(), [1] * 12, [3, 3], random_kept(rng))
+    policy = get_policy("max_min_fairness_packed")
+    monkeypatch.setattr(sessions, "WORTH_SIFTING", 1)
+    best = policy.allocate(space, solver="highs").objective
+    cut_short = policy.allocate(space, solver=_OutOfTime())
+    assert cut_short.termination is Termination.FEASIBLE
+    assert cut_short.objective < best * (1 - 1e-6)
+    assert cut_short.bound >= best * (1 - 1e-9)
 
 
 def published_time_rows(x, space, combinations):

@@ -18,7 +18,7 @@ from bloxopt.simulation import SimulationOptions
 BAD_FILES = {
     "[simulation]\nrond_seconds = 60": "simulation.rond_seconds: unknown key; did you mean 'round_seconds'?",
     "[simulatin]\nseed = 1": "simulatin: unknown key; did you mean 'simulation'?",
-    "[zzz]": "zzz: unknown key; known are trace, generate, cluster, policy, solver",
+    "[zzz]": "zzz: unknown key; known are trace, generate, cluster, policy, admission, solver",
     "[trace]\nname = 'gavel-100'\nwhere = {max_gpu = 1}": "trace.where.max_gpu: unknown key; did you mean 'max_gpus'?",
     "[failures]\noutages = [{nod = 'a', start = 1.0}]": (
         "failures.outages.0.node: missing (and 1 more)",
@@ -29,7 +29,7 @@ BAD_FILES = {
     "[simulation]\nround_seconds = nan": "simulation.round_seconds: is nan, must be a finite number",
     "[simulation]\nseed = 1.5": "simulation.seed: is 1.5, must be a whole number",
     "[simulation]\nseed = true": "simulation.seed: is True, must be a whole number",
-    "[simulation]\nprogress = 'exactly'": "simulation.progress: is 'exactly', must be 'exact', 'whole_steps' or",
+    "[simulation]\nprogress = 'exactly'": "simulation.progress: is 'exactly', must be 'exact', 'whole_steps', 'whole_rounds' or",
     "[simulation]\npreset = 'gavl'": "simulation.preset: unknown preset 'gavl': did you mean 'gavel'?",
     "[simulation]\nplacement = 'first-fit'": "simulation.placement: unknown placement 'first-fit': did you mean",
     "[simulation]\nselector = 'priority'": "simulation.selector: unknown selector 'priority': did you mean",

@@ -72,12 +72,12 @@ def test_options_override_the_experiment_file(tmp_path):
     assert (config["options"]["round_seconds"], config["seed"]) == (60, 9)
 
 
-@pytest.mark.parametrize("name", ["simulate", "what_if"])
+@pytest.mark.parametrize("name", ["simulate", "what_if", "composed", "hived"])
 def test_the_examples_of_single_runs_work(name, tmp_path):
     ended = bloxopt("simulate", str(EXAMPLES / f"{name}.toml"), "--json", cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr
     summary = json.loads(ended.stdout)["summary"]
-    assert summary["finished"] == summary["jobs"]
+    assert summary["finished"] + summary["rejected"] == summary["jobs"]
     assert (tmp_path / "results" / name / "gantt.png").exists()
 
 
@@ -92,7 +92,8 @@ def test_the_examples_of_comparisons_work(name, runs, tmp_path):
 
 
 def test_there_are_no_other_examples():
-    assert {file.stem for file in EXAMPLES.glob("*.toml")} == {"simulate", "what_if", "compare", "generated", "demo"}
+    single = {"simulate", "what_if", "composed", "hived"}
+    assert {file.stem for file in EXAMPLES.glob("*.toml")} == single | {"compare", "generated", "demo", "synergy"}
 
 
 def test_a_failing_run_is_shown_at_the_end_and_the_others_are_kept(tmp_path):

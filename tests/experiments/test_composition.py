@@ -129,7 +129,7 @@ def test_every_combination_runs(policy):
 def test_three_systems_in_one_file(tmp_path):
     """ElasticFlow's admission, Themis' policy and Tiresias' placement, by name."""
     experiment = load_experiment(EXAMPLES / "composed.toml", {"trace.jobs": 15})
-    assert experiment.admission.name == "elasticflow"
+    assert (experiment.admission.name, experiment.policy.name) == ("elasticflow", "themis")
     assert experiment.simulation.placement == "tiresias_skew"
     result = run_experiment(experiment)
     assert (result.jobs["finish"].notna() | result.jobs["rejected"]).all()

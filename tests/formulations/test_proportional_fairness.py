@@ -154,3 +154,20 @@ def test_a_job_that_can_have_nothing_is_named():
     blocks = [Capacity(), TimeShare(), TenantQuota({"b": 0})]
     with pytest.raises(SolverError, match="job-1"):
         Policy(objective=ProportionalFairness(EffectiveThroughput()), constraints=blocks).allocate(space)
+
+
+@pytest.mark.parametrize("solver", ["auto", "highs"])
+def test_a_suggestion_for_large_programs_changes_nothing_but_the_number_of_programs(monkeypatch, solver):
+    rng = np.random.default_rng(5)
+    space = make_space(rng.uniform(0.5, 9.0, (120, 3)), rng.choice([1, 2, 4], 120), [20, 30, 40])
+    policy = Policy(objective=ProportionalFairness(NormalizedThroughput()))
+    suggested = policy.allocate(space, solver=solver)
+    monkeypatch.setattr("bloxopt.formulations.proportional_fairness.suggest_logarithms", lambda *_: None)
+    alone = policy.allocate(space, solver=solver)
+    assert suggested.objective == pytest.approx(alone.objective, abs=2e-6 * 120)
+    assert suggested.bound - suggested.objective <= 1.1e-6 * 120
+    assert suggested.num_solves < alone.num_solves
+    # A suggestion that is far off costs programs, not the optimum.
+    wrong = lambda form, rows, constant, weight, limit: np.full(len(weight), 0.01)  # noqa: E731
+    monkeypatch.setattr("bloxopt.formulations.proportional_fairness.suggest_logarithms", wrong)
+    assert policy.allocate(space, solver=solver).objective == pytest.approx(alone.objective, abs=2e-6 * 120)

@@ -27,6 +27,9 @@ from bloxopt.runtime.resources import WHOLE_GPU
 from bloxopt.selection.base import Plan, RoundSelector
 from bloxopt.solvers.base import Solver, SolverOptions
 
+_LONGEST_START = 60.0
+"""Seconds that the processes of a watched solver get to come up before the first round."""
+
 _SHORTEST_ROUND = 1e-3
 """Seconds that lie at least between two changes of a policy's order: rounding errors must not give endless rounds."""
 
@@ -121,7 +124,7 @@ class Scheduler:
         self._ran_nothing = False
         self._deadline = math.inf
         if self.ladder is not None:
-            self.ladder.start(self.policy.solver if self.solver is None else self.solver)
+            self.ladder.start(self.policy.solver if self.solver is None else self.solver, wait=_LONGEST_START)
 
     @property
     def plan(self) -> Plan | None:

@@ -58,11 +58,14 @@ class Ladder:
         self.watched = watched
         self._solvers: dict[object, Watched] = {}
 
-    def start(self, solver: str | Solver) -> None:
-        """Bring up the processes of a solver and of the second one, so that the first round need not wait for them."""
+    def start(self, solver: str | Solver, wait: float = 0.0) -> None:
+        """Bring up the processes of a solver and of the second one, so that the first round need not wait for them.
+
+        ``wait`` is for how many seconds at most each of the two is waited for.
+        """
         if self.watched:
-            self._watch(solver).start()
-            self._watch(_second(solver)).start(spare=False)
+            self._watch(solver).start(wait=wait)
+            self._watch(_second(solver)).start(spare=False, wait=wait)
 
     def close(self) -> None:
         """End the processes of its solvers."""

@@ -29,10 +29,14 @@ GRACE_SECONDS = 0.01
 
 
 class Worker:
-    """One process that solves programs one after the other until it is killed."""
+    """One process that solves programs one after the other until it is killed.
 
-    def __init__(self) -> None:
+    It begins by importing what ``solver`` needs, while this process goes on.
+    """
+
+    def __init__(self, solver: str | Solver) -> None:
         self._connection, theirs = socket.socketpair()
+        self._ready = False
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "bloxopt.solvers.worker", str(theirs.fileno())],
@@ -45,6 +49,7 @@ class Worker:
             )
         finally:
             theirs.close()
+        send(self._connection, solver)
 
     @property
     def pid(self) -> int:
@@ -56,8 +61,13 @@ class Worker:
         return self._process.poll()
 
     def ask(self, message: Any, deadline: float | None) -> Any:
-        """The answer to a message; raises ``TimeoutError`` past ``deadline`` (monotonic s), ``EOFError`` if it dies."""
+        """The answer to a message; raises ``TimeoutError`` past ``deadline`` (monotonic s), ``EOFError`` if it dies.
+
+        Raises :class:`StartingError` if it is still importing at the deadline: that is no reason to kill it.
+        """
         try:
+            if not self.wait_until_ready(deadline):
+                raise StartingError
             self._connection.settimeout(_left(deadline))
             send(self._connection, message)
             self._connection.settimeout(_left(deadline))
@@ -67,12 +77,27 @@ class Worker:
         except OSError as error:
             raise EOFError(str(error)) from error
 
+    def wait_until_ready(self, deadline: float | None) -> bool:
+        """Whether it has imported what its solver needs, by ``deadline`` (monotonic s; None: whenever it has)."""
+        if not self._ready:
+            self._connection.settimeout(_left(deadline))
+            try:
+                receive(self._connection)
+            except TimeoutError:
+                return False
+            self._ready = True
+        return True
+
     def kill(self) -> None:
         """End the process at once, whatever it does, and those that it started."""
         with contextlib.suppress(OSError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._connection.close()
+
+
+class StartingError(Exception):
+    """A worker that has not finished importing its solver."""
 
 
 class Watched:
@@ -105,11 +130,16 @@ class Watched:
         self._workers: list[Worker] = []
         self._finalizer = weakref.finalize(self, _kill_all, self._workers)
 
-    def start(self, spare: bool = True) -> None:
-        """Start the workers, so that the first solve need not wait for one to come up."""
+    def start(self, spare: bool = True, wait: float = 0.0) -> None:
+        """Start the workers, so that the first solve need not wait for one to come up.
+
+        ``wait`` is for how many seconds at most the first of them is waited for.
+        """
         with self._lock:
             while len(self._workers) < (2 if spare else 1):
-                self._workers.append(Worker())
+                self._workers.append(Worker(self.solver))
+            if wait > 0:
+                self._workers[0].wait_until_ready(time.monotonic() + wait)
 
     def close(self) -> None:
         """End the workers."""
@@ -134,10 +164,12 @@ class Watched:
             return self._failed(Termination.LIMIT_NO_SOLUTION, started, "another solve took all of the time")
         try:
             if not self._workers:
-                self._workers.append(Worker())
+                self._workers.append(Worker(self.solver))
             worker = self._workers[0]
             try:
                 answer = worker.ask((self.solver, form, options, warm_start), deadline)
+            except StartingError:
+                return self._failed(Termination.LIMIT_NO_SOLUTION, started, "its process is still starting")
             except TimeoutError:
                 self._replace(worker)
                 self.kills += 1
@@ -161,7 +193,7 @@ class Watched:
         """The spare worker takes over, and another one is started to stand by."""
         worker.kill()
         self._workers.remove(worker)
-        self._workers.append(Worker())
+        self._workers.append(Worker(self.solver))
 
     def _failed(self, termination: Termination, started: float, message: str) -> SolverResult:
         return SolverResult(

@@ -5,6 +5,7 @@ Run as ``python -m bloxopt.solvers.worker FD`` by :mod:`bloxopt.solvers.watchdog
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import socket
 import struct
@@ -37,10 +38,40 @@ def _read(connection: socket.socket, count: int) -> bytes:
     return bytes(data)
 
 
-def serve(connection: socket.socket) -> None:
-    """Answer (solver, form, options, warm start) with a result, or with the error that the solver raised."""
+READY = "ready"
+"""The first thing that a worker says: it has imported all that its solver needs."""
+
+
+def prepare(solver: Any) -> None:
+    """Have a registered solver import its packages, by letting it solve a program of one column.
+
+    A user's own came here with its module; it is not asked for more than the user asks of it.
+    """
+    import numpy as np
+    from scipy.sparse import csc_array
+
+    from bloxopt.formulations.standard_form import StandardForm
+    from bloxopt.solvers.base import SolverOptions
     from bloxopt.solvers.registry import get_solver
 
+    if not isinstance(solver, str):
+        return
+    one = np.ones(1)
+    for integer in (False, True):
+        form = StandardForm(-one, csc_array(one[None, :]), -np.inf * one, one, 0 * one, one, np.array([integer]))
+        with contextlib.suppress(Exception):  # what is wrong shows when it is asked for an answer
+            get_solver(solver).solve(form, SolverOptions(time_limit=1.0))
+
+
+def serve(connection: socket.socket) -> None:
+    """Prepare a solver, then answer (solver, form, options, warm start) with a result, or with what it raised."""
+    from bloxopt.solvers.registry import get_solver
+
+    try:
+        prepare(receive(connection))
+        send(connection, READY)
+    except (EOFError, OSError):
+        return
     while True:
         try:
             solver, form, options, warm_start = receive(connection)

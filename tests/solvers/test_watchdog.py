@@ -68,6 +68,11 @@ class Misbehaving:
         return SolverResult(Termination.OPTIMAL, x=form.lower, objective=0.0, solver="misbehaving")
 
 
+def _wait_until_ready(solver: Watched) -> None:
+    for worker in solver._workers:
+        worker.wait_until_ready(None)
+
+
 @pytest.fixture(scope="module")
 def watched():
     with Watched("highs") as solver:
@@ -88,7 +93,7 @@ def test_it_answers_as_the_solver_itself(watched: Watched) -> None:
 def test_one_that_overruns_its_limit_is_killed_and_the_next_solve_works(how: str) -> None:
     with Watched(Misbehaving(how)) as solver:
         pid = solver._workers[0].pid
-        time.sleep(1.0)
+        _wait_until_ready(solver)
         started = time.monotonic()
         answer = solver.solve(_form(), SolverOptions(time_limit=0.1))
         assert time.monotonic() - started < 1.0
@@ -165,3 +170,24 @@ def test_a_solver_that_cannot_be_pickled_is_refused_with_the_way_out() -> None:
 
     with pytest.raises(InputError, match="top of a module"):
         Watched(Local("none"))
+
+
+def test_one_that_is_still_starting_is_not_killed_for_it() -> None:
+    with Watched("ortools:glop") as solver:
+        pid = solver._workers[0].pid
+        answer = solver.solve(_form(), SolverOptions(time_limit=0.001))
+        assert answer.termination is Termination.LIMIT_NO_SOLUTION
+        assert "still starting" in answer.message
+        assert solver.solve(_form(), SolverOptions(time_limit=60.0)).termination is Termination.OPTIMAL
+        assert (solver._workers[0].pid, solver.kills) == (pid, 0)
+
+
+def test_once_started_the_first_answer_does_not_wait_for_imports() -> None:
+    with Watched("ortools:glop") as solver:
+        _wait_until_ready(solver)
+        started = time.monotonic()
+        assert solver.solve(_form(), SolverOptions(time_limit=20.0)).termination is Termination.OPTIMAL
+        warm = time.monotonic() - started
+        started = time.monotonic()
+        solver.solve(_form(seed=1), SolverOptions(time_limit=20.0))
+        assert warm < 0.5 + 20 * (time.monotonic() - started)

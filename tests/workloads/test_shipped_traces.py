@@ -25,6 +25,8 @@ FACTS = {
     "pollux-6": (160, 1134, None, 28189),
     "pollux-6-epochs": (160, 1134, None, 28189),
     "pollux-6-elastic": (160, 1134, None, 28189),
+    "pollux-6-adaptive": (160, 1134, None, 28189),
+    "pollux-6-adaptive-fitted": (160, 1134, None, 28189),
     "synergy-100": (100, 100, None, 0.099),
     "blox-c16-fifo-8": (501, 501, 33817793.253, 221763),
     "blox-mx-fifo-4": (501, 740, 33817793.253, 443278),

@@ -246,3 +246,10 @@ def test_options_that_contradict_each_other_are_refused() -> None:
         get_host_allocation("optimal", split=True)
     with pytest.raises(InputError, match="mip_gap"):
         get_host_allocation("optimal", mip_gap=-1.0)
+
+
+def test_jobs_that_share_gpus_with_others_are_refused_by_name() -> None:
+    assignment, rates = running([("res18", 1), ("alexnet", 1)], servers(1))
+    assignment.grants[1] = assignment.grants[1]._replace(milli=500)
+    with pytest.raises(InputError, match="job 'job-1' shares its GPUs with another"):
+        Hosts(Tuned(), rates).allocate(assignment, [0, 1], up(rates.cluster))

@@ -430,15 +430,7 @@ class AllocationSpace:
 
     def including(self, rows: IntArray) -> AllocationSpace:
         """The same space and jobs ``rows`` of the table beside its own, after them."""
-        return AllocationSpace(
-            self.catalog,
-            self.ledger,
-            np.concatenate([self.index, rows]),
-            capacity=self.capacity,
-            now=self.now,
-            round_seconds=self.round_seconds,
-            node_up=self._node_up,
-        )
+        return self._with(np.concatenate([self.index, rows]), self._may_share)
 
     @property
     def num_jobs(self) -> int:

@@ -178,7 +178,9 @@ def test_results_of_another_run_are_kept_unless_overwritten(folder, capsys):
     assert json.loads((folder / "x/summary.json").read_text())["policy"] == "max_min_fairness"
 
 
-@pytest.mark.parametrize("command", ["traces", "policies", "solvers", "placements", "selectors", "presets"])
+@pytest.mark.parametrize(
+    "command", ["traces", "policies", "admissions", "solvers", "placements", "selectors", "presets"]
+)
 def test_every_listing_names_the_same_things_for_people_and_as_json(command, capsys):
     assert run([command, "--json"]) == 0
     names = [row["name"] for row in json.loads(capsys.readouterr().out)]

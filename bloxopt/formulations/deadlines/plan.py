@@ -79,6 +79,7 @@ def deadline_plan(space: AllocationSpace) -> DeadlinePlan:
     long as no node fails, and the others are fitted in between. A plan speaks of rounds of ``space.round_seconds``
     that begin now: promises made for rounds that begin at other times are not looked at.
     """
+    space = space.alone()  # a promise counts on GPUs of its own
     jobs = planned_jobs(space, _stalled(space))
     length = space.round_seconds
     due = np.array([job.due for job in jobs], dtype=np.float64)

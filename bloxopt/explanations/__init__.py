@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from bloxopt.explanations.explain import explain
 from bloxopt.explanations.reasons import Explanation, Reason, Remedy
+from bloxopt.explanations.sensitivity import sensitivity
 
-__all__ = ["Explanation", "Reason", "Remedy", "explain"]
+__all__ = ["Explanation", "Reason", "Remedy", "explain", "sensitivity"]

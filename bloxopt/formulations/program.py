@@ -18,6 +18,15 @@ from bloxopt.jobs import BoolArray, FloatArray, IntArray
 
 
 @dataclass(frozen=True)
+class ColumnFamily:
+    """Columns ``start`` … ``stop`` - 1 of a program that the block ``name`` added."""
+
+    name: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
 class RowFamily:
     """Rows ``start`` … ``stop`` - 1 of a program, added under one name, with a label per row."""
 
@@ -44,6 +53,8 @@ class Program:
         self.block = "program"
         """Name that rows are filed under unless ``family`` says otherwise; set while a block builds."""
         self.families: list[RowFamily] = []
+        self.own_columns: list[ColumnFamily] = []
+        """Columns that blocks added, behind those of the space."""
         self._lower: list[FloatArray] = [np.zeros(space.num_columns)]
         self._upper: list[FloatArray] = [np.ones(space.num_columns)]
         self._integer: list[BoolArray] = [np.zeros(space.num_columns, dtype=bool)]
@@ -57,7 +68,7 @@ class Program:
     def copy(self) -> Program:
         """An independent program with the same content, to add another objective to."""
         twin = copy.copy(self)
-        for name in ("families", "_lower", "_upper", "_entries", "_row_bounds"):
+        for name in ("families", "own_columns", "_lower", "_upper", "_entries", "_row_bounds"):
             setattr(twin, name, list(getattr(self, name)))
         twin._integer = [part.copy() for part in self._integer]
         return twin
@@ -90,6 +101,7 @@ class Program:
             raise FormulationError(f"{self.block}: columns need lower <= upper bounds that are numbers")
         start = self.num_columns
         self.num_columns += count
+        self.own_columns.append(ColumnFamily(self.block, start, self.num_columns))
         return np.arange(start, start + count)
 
     def add_rows(
@@ -136,6 +148,16 @@ class Program:
         self._upper[0] = self._upper[0].copy()
         self._lower[0][columns] = np.maximum(self._lower[0][columns], lower)
         self._upper[0][columns] = np.minimum(self._upper[0][columns], upper)
+
+    def raise_upper(self, row: int, amount: float) -> None:
+        """Give one row ``amount`` more room above."""
+        for part, (lower, upper) in enumerate(self._row_bounds):
+            if row < len(upper):
+                raised = upper.copy()
+                raised[row] += amount
+                self._row_bounds[part] = lower, raised
+                return
+            row -= len(upper)
 
     def compile(self, utility: Affine) -> StandardForm:
         """The neutral form of ``maximise utility`` (one row): its objective is minimised, so ``-utility``."""

@@ -9,7 +9,7 @@ from bloxopt.formulations.finish_time_order import EstimatedFinishTimeRatio
 
 
 def finish_time_order(backfill: bool = False, largest_first: bool = True, **options: Any) -> Policy:
-    """Jobs in the order of their estimated finish-time ratio, the largest first, or the smallest as in Synergy's code."""
+    """Jobs in order of their estimated finish-time ratio: the largest first, or the smallest as in Synergy's code."""
     return Policy(
         objective=Priority(EstimatedFinishTimeRatio(largest_first), backfill=backfill),
         **{

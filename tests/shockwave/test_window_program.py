@@ -115,6 +115,45 @@ def test_with_gangs_of_one_gpu_every_job_gets_its_rounds(jobs: int, gpus: int, r
     assert (plan.sum(axis=0) >= count).all()
 
 
+def test_counts_of_gangs_that_fit_are_nearly_always_packed() -> None:
+    """Counts taken from random schedules that leave hardly a GPU idle: few windows lose a round of some job."""
+    rng = np.random.default_rng(3)
+    lost = []
+    for _ in range(40):
+        gpus, rounds = int(rng.choice([8, 16])), 10
+        sizes = rng.choice([1, 1, 1, 2, 4], 30).tolist()
+        schedule = np.zeros((rounds, len(sizes)), dtype=int)
+        for current in range(rounds):
+            free = gpus
+            for job in rng.permutation(len(sizes)):
+                if sizes[job] <= free and rng.random() < 0.8:
+                    schedule[current, job] = 1
+                    free -= sizes[job]
+        space = space_of(sizes, gpus)
+        program = Program(space)
+        Capacity().build(space, program)
+        TimeShare().build(space, program)
+        packing = Packing.of(program)
+        assert packing is not None
+        count = schedule.sum(axis=0)
+        plan = rounds_of_window(packing, count, rng.uniform(0, 1, len(sizes)), np.arange(len(sizes)), rounds)
+        assert (plan @ space.gpu_demand <= gpus).all()
+        lost.append(int(np.maximum(count - plan.sum(axis=0), 0) @ space.gpu_demand))
+    assert np.mean(np.array(lost) == 0) >= 0.9
+    assert max(lost) <= 4
+
+
+def test_jobs_that_need_every_round_left_go_before_urgent_ones() -> None:
+    space = space_of([1, 1, 1], 2)
+    program = Program(space)
+    Capacity().build(space, program)
+    packing = Packing.of(program)
+    assert packing is not None
+    plan = rounds_of_window(packing, np.array([2, 2, 2]), np.array([9.0, 8.0, 1.0]), np.arange(3), 3)
+    assert plan.sum(axis=0).tolist() == [2, 2, 2]
+    assert plan.sum(axis=1).tolist() == [2, 2, 2]
+
+
 def test_urgent_jobs_get_the_earlier_rounds() -> None:
     space = space_of([1, 1, 1], 1)
     program = Program(space)

@@ -50,6 +50,7 @@ BAD_FILES = {
     "[compare]\nseeds = []": "compare.seeds: is [], must list at least one value",
     "[compare]\npolicies = ['fifo', 'fifo']": "compare.policies: lists 'fifo' twice",
     "[compare]\nsolvers = ['highs', 'higs']": "compare.solvers.1: unknown solver 'higs': did you mean 'highs'?",
+    "[trace]\nname = 'gavel-15'\ndeadlines = [1.5, 0.5]": "trace.deadlines: is [1.5, 0.5]: needs two multiples of the",
     "[trace]\nname = 'gavel-15'\nelastic_range = [4, 1]": "trace.elastic_range: is [4, 1]: needs two numbers of GPUs",
     "[trace]\nname = 'gavel-15'\ngpu_demand = {1 = 0}": "trace.gpu_demand: all weights are 0",
     "[trace]\nname = 'gavel-15'\njob_types = {a = 0}": "trace.job_types: all weights are 0",

@@ -182,6 +182,19 @@ def test_jobs_draw_only_types_that_run_on_their_gpus() -> None:
         load_trace("gavel-100").with_job_types({"Recommendation (batch size 512)": 1})
 
 
+def test_deadlines_are_drawn_as_multiples_of_the_duration_and_the_same_for_the_same_seed() -> None:
+    trace = load_trace("elasticflow-10")
+    drawn = trace.with_deadlines(0.5, 1.5, seed=3)
+    factor = (drawn.jobs.deadline - drawn.jobs.arrival) / drawn.jobs.duration
+    assert 0.5 <= factor.min() < 0.6
+    assert 1.4 < factor.max() <= 1.5
+    assert abs(factor.mean() - 1.0) < 0.06
+    assert np.array_equal(trace.with_deadlines(seed=3).jobs.deadline, drawn.jobs.deadline)
+    assert not np.array_equal(trace.with_deadlines(seed=4).jobs.deadline, drawn.jobs.deadline)
+    later = drawn.scale_load(2.0)
+    assert np.allclose(later.jobs.deadline - later.jobs.arrival, factor * drawn.jobs.duration)
+
+
 def test_throughput_restart_cost_and_elastic_range_are_set() -> None:
     trace = three_jobs().with_restart_cost(30).with_elastic_range(2, 4).with_throughput(lambda *key: 2.0)
     assert list(trace.jobs.restart_cost) == [30, 30, 30]
@@ -237,6 +250,8 @@ BAD = {
         "keep is 'steps', must be 'duration' or 'gpu_time'",
     ),
     "no type name": (lambda t: t.with_job_types({"": 1}), "non-empty strings"),
+    "deadlines backwards": (lambda t: t.with_deadlines(1.5, 0.5), "needs 0 < tightest <= loosest"),
+    "deadlines of nothing": (lambda t: t.with_deadlines(0.0, 0.5), "needs 0 < tightest <= loosest"),
     "range backwards": (lambda t: t.with_elastic_range(4, 2), "min <= max"),
     "negative restart cost": (lambda t: t.with_restart_cost(-1), "finite number of seconds >= 0"),
 }

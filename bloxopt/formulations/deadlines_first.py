@@ -23,6 +23,13 @@ _KEPT = 1e-6
 _HELD = 1e-9
 """What later stages may take from a throughput that an earlier one promised, relative."""
 _NAMED = 20
+_MANY = 60
+"""Deadlines beyond which the fewest are found without integers, as a rule to within one a GPU type."""
+_LITTLE = 0.02
+"""Deadlines nearer than this to being kept weigh about the same."""
+_NEARLY = 1e-5
+"""Parts of deadlines this near to 1 are kept up to the solver's rounding."""
+_REWEIGHTINGS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +54,8 @@ class DeadlinesFirst(Objective):
     """Keep deadlines first, ``Σ_j T_ij x_ij ≥ R_i / (D_i − now)``, then optimise ``then`` with what is left.
 
     Those that cannot be kept are given up one by one, never all together: ``unmet="fewest"`` gives up the smallest
-    number (a program with one binary a deadline, only if they clash) and of those the least throughput;
+    number (a program with one binary a deadline, only if they clash; beyond 60 deadlines a few linear programs, as a
+    rule to within one a GPU type) and of those the least throughput;
     ``"least"`` loses the least throughput in all, as a part of what each job needs (linear; so do solvers without
     integers). ``Allocation.message`` names every deadline that is not kept and why; :func:`unmet_deadlines`
     lists them. The value is that of ``then``.
@@ -85,7 +93,7 @@ class DeadlinesFirst(Objective):
         note = ""
         if len(jobs):
             outcome, promised, note = self._promise(session, jobs, needed[jobs])
-            session.hold(_Promise(jobs, promised), outcome, _HELD)
+            session.hold(_Promise(jobs, promised, needed[jobs]), outcome, _HELD)
         result = self.then.solve(session)
         missed = _unmet(space, result.x)
         if not missed:
@@ -102,8 +110,8 @@ class DeadlinesFirst(Objective):
         given = rows.at(outcome.x)
         note = ""
         if self.unmet == "fewest" and (given < 1.0 - _KEPT).any():
-            if session.solver.capabilities.mip:
-                kept = _most_kept(session, rows)
+            if len(jobs) > _MANY or session.solver.capabilities.mip:
+                kept = _most_kept(session, rows, jobs)
                 # Those that are kept count so much that no shortfall elsewhere is worth one of theirs.
                 outcome = _least_shortfall(session, rows, np.where(kept, 2.0 * len(jobs), 1.0))
                 given = rows.at(outcome.x)
@@ -123,14 +131,16 @@ class _Promise(Objective):
 
     jobs: IntArray
     rate: FloatArray
+    needed: FloatArray
     progress_dependent = True
 
     def hold(self, session: Session, program: Program, outcome: Outcome, tolerance: float) -> None:
         program.block = program.unique_family("DeadlinesFirst")
-        # Divided by what they need, so that one tolerance of a solver fits all models.
-        scale = 1.0 / np.maximum(self.rate, 1e-300)
-        rows = _some_jobs(per_job(session.space, session.space.rate), self.jobs).scaled(scale)
-        program.add_rows(rows, lower=np.where(self.rate > 0, 1.0 - tolerance, 0.0))
+        # As parts of what they need, so that one tolerance of a solver fits all models; dust is not promised.
+        part = self.rate / self.needed
+        some = part > _KEPT
+        rows = _some_jobs(per_job(session.space, session.space.rate), self.jobs[some]).scaled(1.0 / self.needed[some])
+        program.add_rows(rows, lower=part[some] * (1.0 - tolerance))
 
 
 def _needs(space: AllocationSpace) -> tuple[FloatArray, BoolArray]:
@@ -162,25 +172,52 @@ def _least_shortfall(session: Session, rows: Affine, weight: FloatArray) -> Outc
     return Outcome(solved.x, solved.utility, solved.utility_bound, solved.result.termination, program)
 
 
-def _most_kept(session: Session, rows: Affine) -> BoolArray:
-    """Which rows reach 1 in the allocation in which most of them do."""
+def _most_kept(session: Session, rows: Affine, jobs: IntArray) -> BoolArray:
+    """Which rows reach 1 in the allocation in which most of them do; beyond ``_MANY`` rows, nearly most."""
+    if len(jobs) <= _MANY:
+        return _parts_kept(session, rows, jobs, np.ones(len(jobs)), integer=True) > 0.5
+    # A vertex keeps in part no more deadlines than there are scarce GPU types. Weighing those that are nearly kept
+    # more, again and again, leads to one from anywhere (reweighted l1 minimisation: Candès, Wakin & Boyd, 2008).
+    part = _parts_kept(session, rows, jobs, np.ones(len(jobs)))
+    enough = np.floor(part.sum() + _KEPT * len(jobs)) - len(session.space.gpu_types)
+    kept: BoolArray = part > 1.0 - _NEARLY
+    for _ in range(_REWEIGHTINGS):
+        if np.count_nonzero(kept) >= enough or session.out_of_time:
+            break
+        part = _parts_kept(session, rows, jobs, 1.0 / (1.0 - part + _LITTLE))
+        now = part > 1.0 - _NEARLY
+        kept = now if np.count_nonzero(now) > np.count_nonzero(kept) else kept
+    return kept
+
+
+def _parts_kept(
+    session: Session, rows: Affine, jobs: IntArray, weight: FloatArray, *, integer: bool = False
+) -> FloatArray:
+    """``max Σ w_i y_i`` with ``rows_i ≥ y_i`` and a job's time ``Σ_j x_ij ≤ y_i``: the y, whole if ``integer``.
+
+    Tying the time to y as well leaves no use in serving a deadline by halves, which is what makes it tight.
+    """
     program = session.program()
     program.block = program.unique_family("DeadlinesFirst")
-    missed = program.add_columns(rows.num_rows, 0.0, 1.0, integer=True)
-    program.add_rows(_with(rows, missed), lower=1.0)
-    solved = session.solve(program, Affine(np.zeros_like(missed), missed, -np.ones(len(missed)), np.zeros(1)))
+    kept = program.add_columns(rows.num_rows, 0.0, 1.0, integer=integer)
+    program.add_rows(_with(rows, kept, -1.0), lower=0.0)
+    if session.exclusive_job is not None:
+        time = _some_jobs(per_job(session.space, np.ones(session.space.num_columns)), jobs)
+        program.add_rows(_with(time, kept, -1.0), upper=0.0)
+    utility = Affine(np.zeros_like(kept), kept, weight / float(weight.max()), np.zeros(1))
+    solved = session.solve(program, utility)
     assert solved.result.x is not None
-    return np.asarray(solved.result.x[missed] < 0.5)
+    return np.asarray(solved.result.x[kept], dtype=np.float64)
 
 
-def _with(rows: Affine, columns: IntArray) -> Affine:
-    """Each row plus a column of its own."""
+def _with(rows: Affine, columns: IntArray, coefficient: float = 1.0) -> Affine:
+    """Each row plus ``coefficient`` times a column of its own."""
     number = np.arange(rows.num_rows)
     return replace(
         rows,
         row=np.concatenate([rows.row, number]),
         column=np.concatenate([rows.column, columns]),
-        value=np.concatenate([rows.value, np.ones(rows.num_rows)]),
+        value=np.concatenate([rows.value, np.full(rows.num_rows, coefficient)]),
     )
 
 

@@ -146,3 +146,16 @@ def test_a_frugal_plan_leaves_gpus_idle():
     # A quarter of the time on the GPU with the cheapest steps is enough, and the job without a deadline waits.
     np.testing.assert_allclose(allocation.time_share, [[0.25, 0.0], [0.0, 0.0]], atol=1e-6)
     assert not policy.work_conserving
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_many_clashing_deadlines_are_kept_as_often_as_integers_would_within_one_a_gpu_type(seed, monkeypatch):
+    rng = np.random.default_rng(seed)
+    rates, steps = rng.uniform(1.0, 10.0, (90, 2)), rng.uniform(500.0, 3000.0, 90)
+    deadlines = steps / rates.max(axis=1) * rng.uniform(1.0, 2.5, 90)
+    space = make_space(rates, rng.choice([1, 2], 90), [20, 20], steps=steps, deadlines=list(deadlines), now=0.0)
+    policy = get_policy("min_cost_slos", prices=PRICE)
+    missed = unmet_deadlines(policy.allocate(space))
+    monkeypatch.setattr("bloxopt.formulations.deadlines_first._MANY", 1000)
+    exact = unmet_deadlines(policy.allocate(space, solver="highs"))
+    assert 10 < len(exact) <= len(missed) <= len(exact) + 2

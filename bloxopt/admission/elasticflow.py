@@ -17,9 +17,9 @@ class ElasticFlow:
     those without a deadline are best effort and always admitted. What was found is promised: under the policy
     ``elasticflow`` no admitted job then misses its deadline, if rounds are ``fixed``, progress is ``exact``, plans are
     made in every round (``solve_interval`` 0), the placement finds nodes for every gang, rates depend on neither
-    placement nor progress, and no node fails. Restart costs of the jobs are reserved. A job that is refused is
-    rejected or, with ``otherwise="wait"``, asked about again in every round until it would miss its deadline even
-    alone. Source: Gu et al., "ElasticFlow", ASPLOS 2023, algorithm 1.
+    placement nor progress, first starts cost nothing, and no node fails. Restart costs of the jobs are reserved. A
+    job that is refused is rejected or, with ``otherwise="wait"``, asked about again in every round until it would miss
+    its deadline even alone. Source: Gu et al., "ElasticFlow", ASPLOS 2023, algorithm 1.
     """
 
     def __init__(self, otherwise: Otherwise = "reject") -> None:

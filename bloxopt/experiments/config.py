@@ -236,6 +236,9 @@ class SimulationSection(Section):
     placement_retries: Annotated[int, Field(ge=0)] | None = None
     round_budget: Positive | None = None
     restart_cost: NonNegative | None = None
+    start_cost: NonNegative | None = None
+    every_gpu_count_up_to: Count | None = None
+    phase_change: Literal["next_round", "round_after_next"] | None = None
 
 
 class OutageSection(Section):

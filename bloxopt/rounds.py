@@ -137,7 +137,11 @@ class Scheduler:
         if self.before_round is not None:
             self.before_round(self, state)
         began = time.monotonic()
-        self._deadline = began + self.ladder.budget if self.ladder is not None else math.inf
+        if self.ladder is not None:
+            self._deadline = began + self.ladder.budget
+            for part in (self.selector, self.placement):
+                if hasattr(part, "deadline"):
+                    part.deadline = self._deadline
         made = self.decide(state)
         assignment = made.assignment
         self.backend.apply(assignment)

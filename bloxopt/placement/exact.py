@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -89,6 +90,8 @@ class ExactPlacement(WholeRound):
         self.defragment = defragment
         self.heuristic = trusted(heuristic)
         self.on_round = on_round
+        self.deadline = math.inf
+        """Moment (monotonic s) at which the round must be decided, if it has one."""
 
     def __call__(self, offer: Offer, need: int) -> Found | None:
         return self.heuristic(offer, need)
@@ -119,6 +122,9 @@ class ExactPlacement(WholeRound):
                 continue
             sizes = {row: wanted[row][1] for row in rows}
             left = None if self.time_limit is None else max(0.0, self.time_limit - (time.perf_counter() - started))
+            if self.deadline < math.inf:
+                rest = max(0.0, 0.5 * (self.deadline - time.monotonic()))
+                left = rest if left is None else min(left, rest)
             answer, before, placed = self._place_type(kind, sizes, held, promised, workspace, left)
             answers[name] = answer
             heuristic_cost += before

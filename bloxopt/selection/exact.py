@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import time
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bloxopt.errors import CheckError, SolverError
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import FloatArray, IntArray
 from bloxopt.selection.base import Decision, Plan, fill, first_of_each
@@ -25,7 +28,8 @@ class ExactSelection:
 
     ``owed_c`` is share × (time since the plan was made + this round) − time received, in rounds, and
     ``s_c`` the column's GPUs. GPUs that would idle then go to jobs that are owed nothing, in order of
-    admission, unless the policy forbids overtaking. Solved by ``solver`` to ``mip_gap``.
+    admission, unless the policy forbids overtaking. Solved by ``solver`` to ``mip_gap``. Where a round has a
+    ``deadline`` (monotonic s) and the solver does not make it, those that are owed most go first, while they fit.
     """
 
     needs_plan = True
@@ -34,6 +38,7 @@ class ExactSelection:
         self.solver = solver
         self.mip_gap = mip_gap
         self.time_limit = time_limit
+        self.deadline = math.inf
 
     def replanned(self, previous: Plan | None, space: AllocationSpace) -> None:
         """Nothing to carry over: what is owed is counted from the plan in force."""
@@ -42,7 +47,14 @@ class ExactSelection:
         assert plan is not None
         owed = _owed(space, plan)
         limits = policy.round_limits(space)
-        chosen = self._repay(space, owed, limits)
+        try:
+            chosen = self._repay(space, owed, limits)
+        except (SolverError, CheckError):
+            if self.deadline == math.inf:
+                raise
+            chosen = _most_owed(space, owed, limits)
+            # What is left of the limits is counted anew when idle GPUs are given away.
+            limits = policy.round_limits(space)
         if plan.allocation.work_conserving:
             chosen = np.concatenate([chosen, _fill_idle(space, chosen, limits)])
         row, kind, gpus = space.index[space.job[chosen]], space.gpu_type[chosen], space.num_gpus[chosen]
@@ -68,11 +80,36 @@ class ExactSelection:
                 *([] if space.catalog.pairing is None else [PairedShares(whole=True)]),
             ],
             solver=self.solver,
-            options=SolverOptions(mip_gap=self.mip_gap, time_limit=self.time_limit),
+            options=SolverOptions(mip_gap=self.mip_gap, time_limit=self._time_limit()),
             name="exact selection",
         )
         # A job that is owed nothing may be needed as the partner of one that is.
         return ((program.allocate(space).x > 0.5) & ((owed > 0) | (space.partner >= 0))).nonzero()[0]
+
+    def _time_limit(self) -> float | None:
+        """Seconds for the solver: its own limit, or half of what is left of the round."""
+        left = 0.5 * (self.deadline - time.monotonic())
+        if left == math.inf:
+            return self.time_limit
+        return max(left if self.time_limit is None else min(left, self.time_limit), 0.0)
+
+
+def _most_owed(space: AllocationSpace, owed: FloatArray, limits: RoundLimits | None) -> IntArray:
+    """Columns of jobs that have their GPUs for themselves, the most owed first, each if it still fits."""
+    left = space.capacity.astype(np.float64)
+    waiting = np.ones(space.num_jobs, dtype=bool)
+    chosen: list[int] = []
+    order = np.argsort(-owed * space.gpu_demand, kind="stable")
+    for column in order[(owed[order] > 0) & (space.partner[order] < 0)].tolist():
+        job, kind, size = int(space.job[column]), int(space.gpu_type[column]), float(space.gpu_demand[column])
+        if not waiting[job] or size > left[kind]:
+            continue
+        if limits is not None and not limits.admit(int(space.index[job]), kind, int(space.num_gpus[column])):
+            continue
+        left[kind] -= size
+        waiting[job] = False
+        chosen.append(column)
+    return np.array(chosen, dtype=np.int64)
 
 
 def _owed(space: AllocationSpace, plan: Plan) -> FloatArray:

@@ -66,3 +66,21 @@ def test_experiment_files_set_it(tmp_path) -> None:
     path = tmp_path / "e.toml"
     path.write_text('[trace]\nname = "gavel-100"\n[simulation]\nround_budget = 0.5\n')
     assert load_experiment(path).simulation.round_budget == 0.5
+
+
+@pytest.mark.parametrize("budget", [1e-9, 20.0])
+def test_exact_selection_and_placement_keep_the_deadline_too(budget: float) -> None:
+    result = _simulate("highs", round_budget=budget, selector="exact", placement="exact")
+    assert result.jobs["finish"].notna().all()
+
+
+def test_selection_without_time_serves_those_that_are_owed_most_within_their_limits() -> None:
+    from bloxopt.formulations import Capacity, MaxMin, NormalizedThroughput, Policy, TenantQuota, TimeShare
+
+    quota = TenantQuota({"default": 3})
+    policy = Policy(objective=MaxMin(NormalizedThroughput()), constraints=[Capacity(), TimeShare(), quota])
+    trace = bx.load_trace("gavel-100").where(max_gpus=2).head(8)
+    options = SimulationOptions(round_budget=1e-9, selector="exact")
+    result = bx.simulate(trace, CLUSTER, policy, options=options)
+    assert result.jobs["finish"].notna().all()
+    assert result.rounds["gpus_used"].max() == 3

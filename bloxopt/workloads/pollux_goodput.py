@@ -36,14 +36,18 @@ class PolluxGoodput(PolluxThroughput):
     with ``PolluxGoodput(d, "fitted")``. Gradient noise is measured in both.
 
     Configurations that were not measured have no rate; of fitted ones every placement has.
-    Source: Qiao et al., OSDI 2021.
+    Raises :class:`ThroughputError` for a directory that cannot be read and for other sources. Source: Qiao et al., OSDI
+    2021.
     """
 
     def __init__(self, directory: str | Path, rates: Source = "measured", batch_sizes: Source | None = None) -> None:
         for name, value in (("rates", rates), ("batch_sizes", batch_sizes)):
             if value not in ("measured", "fitted") and not (name == "batch_sizes" and value is None):
                 raise ThroughputError(f"PolluxGoodput: {name} is {value!r}, must be 'measured' or 'fitted'")
-        super().__init__(directory)
+        try:
+            super().__init__(directory)
+        except OSError as error:
+            raise ThroughputError(f"{directory}: cannot be read as Pollux' profiles: {error.strerror}") from error
         self.directory = str(directory)
         self.source: Source = rates
         self.chosen_by: Source = rates if batch_sizes is None else batch_sizes

@@ -150,6 +150,8 @@ def test_unknown_applications_and_sources_are_refused(measured):
         measured.rates(table("resnet"), ["T4"], np.array([1]))
     with pytest.raises(ThroughputError, match="'guessed'"):
         PolluxGoodput(DIRECTORY, "guessed")
+    with pytest.raises(ThroughputError, match="cannot be read"):
+        PolluxGoodput("no/such/folder")
     with pytest.raises(ThroughputError, match="no application 'resnet'"):
         measured.fit("resnet")
 

@@ -92,6 +92,11 @@ _TIME_LEFT = (
     "of their scheduler that alone moves the average from 9,905 to 10,555 s and the makespan from 23.4 to 22.6 ks"
 )
 
+_SINGLE_JOBS = (
+    "only the first 8 of the 20 rounds of a window are carried out, so that small differences early move single jobs: "
+    "4 to 12 % were seen with other gaps and powers of the same policy"
+)
+
 RUNS = (
     _run(
         "max_min_fairness_agnostic",
@@ -131,6 +136,6 @@ RUNS = (
         makespan={"goal": "at_most"},
         average_jct={"tolerance": OTHER_SEMANTICS, "explanation": _TIME_LEFT},
         worst_finish_time_ratio={"goal": "at_most"},
-        unfair_jobs={"goal": "at_most"},
+        unfair_jobs={"goal": "at_most", "explanation": _SINGLE_JOBS},
     ),
 )

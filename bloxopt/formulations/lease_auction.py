@@ -39,8 +39,9 @@ class LeaseAuction(Objective):
     those of ended leases are offered to the part ``1 − fairness`` of the other jobs with the worst finish-time ratio
     (at least one; ``fairness`` 0: all of them). What the bidders leave goes to the others, worst ratio first.
     ``method`` ``"program"`` maximises the product of valuations by a binary program, ``"greedy"`` takes bids in order
-    of gain in log valuation per GPU. Leases are kept in the ledger (``themis.won_at``); within a round the answer does
-    not change. The value is the sum of the winners' gains in log valuation.
+    of gain in log valuation per GPU (so does a solver without integers, and the message says so). Leases are kept in
+    the ledger (``themis.won_at``); within a round the answer does not change. The value is the sum of the winners'
+    gains in log valuation.
     Themis' hidden payments are left out: rates are measured here, not declared. Source: Mahajan et al., NSDI 2020.
     """
 
@@ -84,12 +85,19 @@ class LeaseAuction(Objective):
         worst = others[np.argsort(-ratio[others], kind="stable")]
         bidders = worst[: max(1, math.ceil((1.0 - self.fairness) * len(worst) - 1e-9))]
         bids = np.isin(space.job, bidders) & (gain > 0)
-        x, ending = self._auction(session, program, bids, gain)
+        by_program = self.method == "program" and session.solver.capabilities.mip and bool(bids.any())
+        if by_program:
+            x, ending = _best_bids(session, program, bids, gain)
+        else:
+            x, ending = _best_bids_first(space, program, bids, gain), Termination.OPTIMAL
         x = _give_the_rest(session, x, worst)
         won = np.setdiff1d(space.job[x > 0.5], held)
         space.ledger.memory(_WON_AT, -math.inf)[space.index[won]] = space.now
         value = float(gain[bids] @ x[bids])
-        return Outcome(x, value, None, ending, message=f"{len(held)} leases go on, {len(bidders)} jobs bid")
+        message = f"{len(held)} leases go on, {len(bidders)} jobs bid"
+        if self.method == "program" and not by_program and bids.any():
+            message += f"; bids taken greedily, as solver {session.solver_name!r} takes no integers"
+        return Outcome(x, value, None, ending, program=program if by_program else None, message=message)
 
     def _seconds(self, space: AllocationSpace) -> float:
         return self.lease if self.lease_rounds is None else self.lease_rounds * space.round_seconds
@@ -103,28 +111,6 @@ class LeaseAuction(Objective):
         valid = (won_at < space.now) & (space.now < won_at + self._seconds(space) - _MOMENT)
         column = np.flatnonzero(space.is_current & (valid & space.running)[space.job])
         return space.job[column], column
-
-    def _auction(
-        self, session: Session, program: Program, bids: BoolArray, gain: FloatArray
-    ) -> tuple[FloatArray, Termination]:
-        """Columns of the leases and of the winning bids."""
-        space = session.space
-        offered = np.flatnonzero(bids)
-        if self.method == "greedy" or not len(offered):
-            packing = _packing(program)
-            order = offered[np.argsort(-gain[offered] / space.gpu_demand[offered], kind="stable")]
-            jobs, first = np.unique(space.job[order], return_index=True)
-            queue = jobs[np.argsort(first)]
-            by_job = order[np.argsort(space.job[order], kind="stable")]
-            starts = np.concatenate([[0], np.cumsum(np.bincount(space.job[order], minlength=space.num_jobs))])
-            return packing.fill(queue, by_job, starts, backfill=True), Termination.OPTIMAL
-        lower = program.compile_rows().lower[: space.num_columns]
-        program.restrict(np.flatnonzero(~bids & (lower < 0.5)), 0.0, 0.0)
-        program.block = program.unique_family("LeaseAuction")
-        program.add_rows(per_job(space, np.ones(space.num_columns)), upper=1.0)
-        utility = Affine(np.zeros(len(offered), np.int64), offered, gain[offered], np.zeros(1))
-        solved = session.solve(program, utility)
-        return np.round(solved.x), solved.result.termination
 
 
 _WON_AT = "themis.won_at"
@@ -141,6 +127,35 @@ def _bids(space: AllocationSpace, lease: float) -> tuple[FloatArray, FloatArray]
     return ratio, np.log(waits[space.job] / np.maximum(runs, 1e-9))
 
 
+def _best_bids(session: Session, program: Program, bids: BoolArray, gain: FloatArray) -> tuple[FloatArray, Termination]:
+    """Columns of the leases and of the bids with the largest product of valuations."""
+    space = session.space
+    offered = np.flatnonzero(bids)
+    lower = program.compile_rows().lower[: space.num_columns]
+    program.restrict(np.flatnonzero(~bids & (lower < 0.5)), 0.0, 0.0)
+    program.block = program.unique_family("LeaseAuction")
+    program.add_rows(per_job(space, np.ones(space.num_columns)), upper=1.0)
+    utility = Affine(np.zeros(len(offered), np.int64), offered, gain[offered], np.zeros(1))
+    solved = session.solve(program, utility)
+    return np.round(solved.x), solved.result.termination
+
+
+def _best_bids_first(space: AllocationSpace, program: Program, bids: BoolArray, gain: FloatArray) -> FloatArray:
+    """Columns of the leases and of the bids that fit, in order of gain per GPU."""
+    packing = Packing.of(program)
+    if packing is None:
+        raise FormulationError(
+            "LeaseAuction: taking bids greedily needs blocks that are upper limits on GPUs: drop lower bounds such as "
+            "MinimumShare, or use method='program' with a solver that takes integers"
+        )
+    offered = np.flatnonzero(bids)
+    order = offered[np.argsort(-gain[offered] / space.gpu_demand[offered], kind="stable")]
+    jobs, first = np.unique(space.job[order], return_index=True)
+    columns = order[np.argsort(space.job[order], kind="stable")]
+    starts = np.concatenate([[0], np.cumsum(np.bincount(space.job[order], minlength=space.num_jobs))])
+    return packing.fill(jobs[np.argsort(first)], columns, starts, backfill=True)
+
+
 def _give_the_rest(session: Session, x: FloatArray, queue: IntArray) -> FloatArray:
     """Fill what is left with the jobs of ``queue``, each on its fastest configuration that fits."""
     space = session.space
@@ -153,13 +168,3 @@ def _give_the_rest(session: Session, x: FloatArray, queue: IntArray) -> FloatArr
     columns = np.lexsort((space.gpu_type, space.num_gpus, -space.rate, space.job))
     first = np.concatenate([[0], np.cumsum(np.bincount(space.job, minlength=space.num_jobs))])
     return packing.fill(queue, columns, first, backfill=True)
-
-
-def _packing(program: Program) -> Packing:
-    packing = Packing.of(program)
-    if packing is None:
-        raise FormulationError(
-            "LeaseAuction: method 'greedy' takes upper limits on GPUs only: drop lower bounds such as MinimumShare, or "
-            "use method='program'"
-        )
-    return packing

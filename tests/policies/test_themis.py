@@ -108,6 +108,15 @@ def test_the_worst_finish_time_ratio_beats_fifo_srtf_and_max_min_on_a_contended_
     assert worst["themis"] < min(worst["fifo"], worst["srtf"], worst["max_min"])
 
 
+def test_solvers_without_integers_take_bids_greedily_and_say_so():
+    space = make_space([[1.0], [2.0], [1.5]], [1, 1, 1], [2], steps=[900.0, 500.0, 700.0])
+    linear = get_policy("themis").allocate(space, solver="cvxpy:clarabel")
+    assert "takes no integers" in linear.message
+    greedy = get_policy("themis", method="greedy").allocate(space)
+    np.testing.assert_array_equal(linear.x, greedy.x)
+    assert "takes no integers" not in greedy.message
+
+
 def test_options_out_of_range_are_named():
     for options, message in (
         ({"fairness": 1.5}, "fairness"),

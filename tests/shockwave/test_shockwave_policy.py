@@ -202,6 +202,21 @@ def test_jobs_behind_their_target_go_before_others() -> None:
     assert np.sum(x, axis=0)[0] > np.sum(x, axis=0)[1]
 
 
+def test_fair_finish_times_are_kept_where_all_can_be() -> None:
+    """Targets are 2000 s: to finish by ρ times that, each must do 1250 − 1000 ρ s of its 1000 in the window of 500."""
+    jobs = [bx.Job(job_id="heavy", duration=1000.0, weight=50.0), bx.Job(job_id="light", duration=1000.0)]
+
+    def rounds_of_light(largest_ratio: float) -> float:
+        policy = bx.get_policy("shockwave", rounds=5, replan_rounds=5, makespan_weight=0.0, largest_ratio=largest_ratio)
+        space = AllocationSpace.from_jobs(jobs, "1x1xV100", now=0.0, round_seconds=100.0)
+        return sum(float(policy.allocate(later(space, 100.0 * k)).x[1]) for k in range(5))
+
+    assert rounds_of_light(1.05) == 2  # 200 s
+    assert rounds_of_light(1.15) == 1  # 100 s
+    assert rounds_of_light(1.5) == 0  # nothing yet
+    assert rounds_of_light(0.9) == 0  # 350 s each do not fit into 500: by weight alone
+
+
 def test_lower_limits_are_refused() -> None:
     policy = bx.get_policy("shockwave", constraints=[Capacity(), TimeShare(), MinimumShare(0.5)])
     space = AllocationSpace.from_jobs(six_jobs(), "4x1xV100")

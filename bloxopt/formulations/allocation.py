@@ -36,7 +36,9 @@ class Allocation:
     objective, else None. ``levels`` has each counted job's value under WaterFilling (and its throughput under
     MinMax of a reciprocal), else None. ``solve_seconds`` counts the solver alone over ``num_solves``
     programs, ``build_seconds`` everything else. ``work_conserving``: whether GPUs without a claim may go to any job.
-    ``rung`` says how it came about where a deadline was set (:class:`bloxopt.anytime.Rung`).
+    ``rung`` says how it came about where a deadline was set (:class:`bloxopt.anytime.Rung`). ``rebuild`` says why its
+    first program was solved without the answer of the allocation before, "" if it was solved from that, None where
+    nothing is kept or no program was needed; ``resumed`` counts the solves that began from an earlier answer.
     """
 
     space: AllocationSpace
@@ -57,6 +59,8 @@ class Allocation:
     proof: Proof | None = None
     work_conserving: bool = True
     rung: str = "solved"
+    rebuild: str | None = None
+    resumed: int = 0
 
     @property
     def gap(self) -> float | None:

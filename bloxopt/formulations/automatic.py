@@ -15,6 +15,7 @@ from bloxopt.formulations.allocation import Allocation
 from bloxopt.formulations.checks import finite_number, shown
 from bloxopt.formulations.objectives import Objective
 from bloxopt.formulations.policy import Policy
+from bloxopt.formulations.resuming import Resolver
 from bloxopt.formulations.round_limits import RoundLimits
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import IntArray
@@ -182,8 +183,9 @@ class AutomaticPolicy(Policy):
         space: AllocationSpace,
         solver: str | Solver | None = None,
         options: SolverOptions | None = None,
+        resume: Resolver | None = None,
     ) -> Allocation:
         """The allocation of the policy that the rule chooses for ``space``."""
         present = space.ledger.notes.get(_CHOICE)
         choice = self._choose(space, None if present is None else int(present))
-        return self.candidates[choice].allocate(space, solver, options)
+        return self.candidates[choice].allocate(space, solver, options, resume)

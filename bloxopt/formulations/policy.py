@@ -15,6 +15,7 @@ from bloxopt.formulations.constraints import Capacity, Constraint, TimeShare
 from bloxopt.formulations.constraints.base import name_blocks
 from bloxopt.formulations.objectives import Objective, check_objective, describe_objective
 from bloxopt.formulations.repair import repaired
+from bloxopt.formulations.resuming import Resolver
 from bloxopt.formulations.round_limits import RoundLimits
 from bloxopt.formulations.session import Outcome, Session
 from bloxopt.formulations.space import AllocationSpace
@@ -118,10 +119,12 @@ class Policy:
         space: AllocationSpace,
         solver: str | Solver | None = None,
         options: SolverOptions | None = None,
+        resume: Resolver | None = None,
     ) -> Allocation:
         """The best allocation for ``space``, checked against every block before it is returned.
 
-        ``solver`` and ``options`` override the policy's own; the time limit covers all its solves together.
+        ``solver`` and ``options`` override the policy's own; the time limit covers all its solves together. ``resume``
+        has the answers of the allocation before, for solvers that can begin from them, and gets those of this one.
         Raises :class:`~bloxopt.errors.InfeasibleError` naming the blocks that conflict,
         :class:`~bloxopt.errors.UnboundedError`, :class:`~bloxopt.errors.SolverError` where a limit left no
         solution, and :class:`~bloxopt.errors.CheckError` for one that breaks a block.
@@ -140,7 +143,8 @@ class Policy:
             # A policy that does not pack must not see the columns that another one needs.
             space = space.alone()
         named = name_blocks(self.blocks)
-        session = Session(space, named, get_solver(chosen), options or self.options)
+        resumption = None if resume is None else resume.begin()
+        session = Session(space, named, get_solver(chosen), options or self.options, resumption)
         if space.num_columns:
             outcome = self._solve(session)
         else:
@@ -167,8 +171,12 @@ class Policy:
             prices=outcome.prices,
             proof=outcome.proof,
             work_conserving=self.work_conserving,
+            rebuild=None if resumption is None else resumption.rebuild,
+            resumed=0 if resumption is None else resumption.resumed,
         )
         allocation.check()
+        if resumption is not None:
+            resumption.end()
         object.__setattr__(allocation, "build_seconds", time.perf_counter() - started - session.solve_seconds)
         return allocation
 

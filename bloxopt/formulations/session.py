@@ -17,11 +17,12 @@ from bloxopt.formulations.constraints.base import Constraint
 from bloxopt.formulations.diagnosis import infeasibility
 from bloxopt.formulations.dual import with_duals
 from bloxopt.formulations.program import Program
+from bloxopt.formulations.resuming import Resumption
 from bloxopt.formulations.sifting import WORTH_SIFTING, sift
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.formulations.standard_form import StandardForm
 from bloxopt.jobs import FloatArray, IntArray
-from bloxopt.solvers.base import Solver, SolverOptions, SolverResult, Termination
+from bloxopt.solvers.base import Capabilities, Solver, SolverOptions, SolverResult, Start, Termination
 
 if TYPE_CHECKING:
     from bloxopt.formulations.objectives import Objective
@@ -90,11 +91,13 @@ class Session:
         constraints: Mapping[str, Constraint],
         solver: Solver,
         options: SolverOptions,
+        resumption: Resumption | None = None,
     ) -> None:
         self.space = space
         self.constraints = constraints
         self.solver = solver
         self.options = options
+        self.resumption = resumption
         self.num_solves = 0
         self.solve_seconds = 0.0
         self.solver_name = str(getattr(solver, "name", type(solver).__name__))
@@ -135,7 +138,7 @@ class Session:
         Raises :class:`~bloxopt.errors.InfeasibleError` naming blocks, ``UnboundedError`` and ``SolverError``.
         """
         form = program.compile(utility)
-        result = self._sifted(program, form) or self._run(form)
+        result = self._sifted(program, form) or self._whole(program, form)
         ending = result.termination
         if ending is Termination.INFEASIBLE:
             blocks = self._base.copy()
@@ -173,6 +176,8 @@ class Session:
         group = np.full(form.num_columns, -1)
         if self.exclusive_job is not None:
             group[: self.space.num_columns] = self.exclusive_job
+        if self.resumption is not None:
+            self.resumption.sifted()
         found = sift(form, deferred, group, self._run)
         if found is None:
             return None
@@ -180,19 +185,30 @@ class Session:
         self._paid |= joined[: self.space.num_columns]
         return result
 
+    def _whole(self, program: Program, form: StandardForm) -> SolverResult:
+        """The answer to the program as it is, from an earlier one where the solver can begin with that."""
+        if self.resumption is None:
+            return self._run(form)
+        capabilities = getattr(self.solver, "capabilities", Capabilities())
+        start = self.resumption.start(program, form, capabilities.incremental, self.solver_name)
+        result = self._run(form, start)
+        self.resumption.keep(program, form, result, start is not None)
+        return result
+
     def _way_out(self, ending: Termination) -> str:
         if ending is Termination.LIMIT_NO_SOLUTION and self.options.time_limit is not None:
             return "raise the time limit or choose another solver"
         return "choose another solver, or look for weights and coefficients of very different sizes"
 
-    def _run(self, form: StandardForm) -> SolverResult:
+    def _run(self, form: StandardForm, start: Start | None = None) -> SolverResult:
         options = self.options
         if options.time_limit is not None:
             left = options.time_limit - (time.perf_counter() - self._started)
             options = replace(options, time_limit=max(left, 1e-3))
         started = time.perf_counter()
+        from_answer: dict[str, Any] = {} if start is None else {"start": start}
         with guarded(f"solver {self.solver_name!r}", SolverError):
-            result: Any = self.solver.solve(form, options)
+            result: Any = self.solver.solve(form, options, **from_answer)
         if not isinstance(result, SolverResult):
             raise SolverError(f"solver {self.solver_name!r} returned {shown(result)}, must return a SolverResult")
         self.solve_seconds += time.perf_counter() - started

@@ -43,7 +43,7 @@ class StandardForm:
 
     def objective(self, x: FloatArray) -> float:
         """``cᵀx + constant``."""
-        return float(self.cost @ x) + self.constant
+        return float((self.cost * x).sum()) + self.constant  # no BLAS: see ``solvers.check``
 
     def max_violation(self, x: FloatArray) -> float:
         """Largest amount by which ``x`` leaves a row, a bound or integrality; 0 for a feasible x, inf for a NaN."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from bloxopt.errors import SolverNotInstalledError
 from bloxopt.jobs import FloatArray
-from bloxopt.solvers.base import Capabilities, SolverOptions, SolverResult, Termination
+from bloxopt.solvers.base import Capabilities, SolverOptions, SolverResult, Start, Termination
 from bloxopt.solvers.check import Tolerance
 
 if TYPE_CHECKING:
@@ -41,18 +41,34 @@ class Automatic:
         return version("bloxopt")
 
     def solve(
-        self, form: StandardForm, options: SolverOptions = SolverOptions(), warm_start: FloatArray | None = None
+        self,
+        form: StandardForm,
+        options: SolverOptions = SolverOptions(),
+        warm_start: FloatArray | None = None,
+        start: Start | None = None,
     ) -> SolverResult:
-        """Minimise the form with the first solver that answers; see :class:`bloxopt.solvers.base.Solver`.
+        """Minimise the form with the first solver that answers; see :class:`bloxopt.solvers.base.IncrementalSolver`.
 
         The time limit counts for all tries together.
         """
+        from bloxopt.solvers.highs_direct import HIGHS
         from bloxopt.solvers.registry import get_solver
 
         started = time.perf_counter()
         best: SolverResult | None = None
         failures = []
-        for name in candidates(form):
+        names, refusal = candidates(form), ""
+        if start is not None:
+            # More programs like this one will follow: only a simplex method's answer is one to begin the next from.
+            names = ("highs", *(name for name in names if name != "highs"))
+            try:
+                result = HIGHS.resumed(form, options, start)
+                if result.resumed:
+                    return result
+                refusal = result.refusal
+            except SolverNotInstalledError as error:
+                refusal = str(error)
+        for name in names:
             remaining = options
             if options.time_limit is not None:
                 remaining = replace(options, time_limit=max(0.0, options.time_limit - time.perf_counter() + started))
@@ -72,7 +88,7 @@ class Automatic:
             if failures and best.termination is not Termination.OPTIMAL
             else best.message
         )
-        return replace(best, solve_seconds=time.perf_counter() - started, message=message)
+        return replace(best, solve_seconds=time.perf_counter() - started, message=message, refusal=refusal)
 
 
 def candidates(form: StandardForm) -> tuple[str, ...]:
@@ -106,7 +122,14 @@ def _better(first: SolverResult | None, second: SolverResult) -> SolverResult:
 AUTO = Automatic(
     name="auto",
     capabilities=Capabilities(
-        mip=True, duals=True, warm_start=True, time_limit=True, mip_gap=True, threads=True, seed=True
+        mip=True,
+        duals=True,
+        warm_start=True,
+        time_limit=True,
+        mip_gap=True,
+        threads=True,
+        seed=True,
+        incremental=True,
     ),
     tolerance=Tolerance(),
 )

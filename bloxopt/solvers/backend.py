@@ -7,15 +7,15 @@ import importlib.util
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
 
 from bloxopt.errors import BloxoptError, InputError, SolverError, SolverNotInstalledError
 from bloxopt.jobs import FloatArray
-from bloxopt.solvers.base import Capabilities, SolverOptions, SolverResult, Termination
+from bloxopt.solvers.base import Capabilities, SolverOptions, SolverResult, Start, Termination
 from bloxopt.solvers.check import Tolerance, checked
-from bloxopt.solvers.presolve import Answer, rays, reduce
+from bloxopt.solvers.presolve import Answer, Reduced, rays, reduce
 
 if TYPE_CHECKING:
     from bloxopt.formulations.standard_form import StandardForm
@@ -23,13 +23,20 @@ if TYPE_CHECKING:
 Run: TypeAlias = "Callable[[StandardForm, SolverOptions, FloatArray | None], Answer]"
 """Solves a cleaned program: canonical CSC, every row with an entry and a finite bound, no crossed bounds."""
 
+Resume: TypeAlias = "Callable[[StandardForm, SolverOptions, Start], Answer | None]"
+"""Solves a cleaned program from the answer to a similar one; None for programs that it cannot do that with."""
+
+S = TypeVar("S")
+A = TypeVar("A")
+
 
 @dataclass(frozen=True)
 class BackEnd:
     """A solver: a name, a package and one function that solves a cleaned program.
 
     ``run`` imports its package itself and may claim anything: what it returns is checked here.
-    ``package`` is the name that pip installs, ``module`` the name that Python imports.
+    ``package`` is the name that pip installs, ``module`` the name that Python imports. ``resume`` solves from the
+    answer to a similar program.
     """
 
     name: str
@@ -38,6 +45,7 @@ class BackEnd:
     capabilities: Capabilities
     run: Run
     tolerance: Tolerance = field(default_factory=Tolerance)
+    resume: Resume | None = None
 
     @property
     def version(self) -> str | None:
@@ -49,13 +57,68 @@ class BackEnd:
         return importlib.util.find_spec(self.module) is not None
 
     def solve(
-        self, form: StandardForm, options: SolverOptions = SolverOptions(), warm_start: FloatArray | None = None
+        self,
+        form: StandardForm,
+        options: SolverOptions = SolverOptions(),
+        warm_start: FloatArray | None = None,
+        start: Start | None = None,
     ) -> SolverResult:
-        """Minimise the form; see :meth:`bloxopt.solvers.base.Solver.solve`.
+        """Minimise the form; see :meth:`bloxopt.solvers.base.IncrementalSolver.solve`.
 
         Raises :class:`InputError` for a warm start of the wrong kind, besides what the protocol states.
         """
         started = time.perf_counter()
+        refusal = ""
+        if start is not None and self.capabilities.incremental:
+            result = self.resumed(form, options, start)
+            if result.resumed:
+                return result
+            refusal = result.refusal
+            if options.time_limit is not None:
+                left = options.time_limit - (time.perf_counter() - started)
+                options = replace(options, time_limit=max(left, 0.0))
+        result = self._solved(form, options, warm_start, started)
+        return replace(result, refusal=refusal)
+
+    def resumed(self, form: StandardForm, options: SolverOptions, start: Start) -> SolverResult:
+        """Minimise the form from the answer to a similar one, or find out that this leads nowhere.
+
+        Only a result that is ``resumed`` is one: of the others all that counts is their ``refusal``.
+        """
+        started = time.perf_counter()
+        self._require_capable(form)
+        if not self._installed:
+            raise SolverNotInstalledError(self._not_installed(self.module, "not found"))
+        reduced = reduce(form)
+        answer = None
+        if not isinstance(reduced, Answer):
+            answer = self._from_start(reduced, options, reduced.reduce_answer(start))
+        if answer is None or isinstance(reduced, Answer):
+            return SolverResult(Termination.ERROR, refusal=f"{self.name} cannot begin from the earlier answer")
+        lifted = reduced.lift(answer)
+        proven = checked(form, lifted, self.tolerance, options.mip_gap)
+        good = proven.x is not None if form.is_mip else proven.termination is Termination.OPTIMAL
+        if not good:
+            reason = f"{self.name} did not get from the earlier answer to the optimum: {proven.message}"
+            return SolverResult(Termination.ERROR, refusal=reason)
+        result = self._result(form, proven, started)
+        return replace(result, resumed=True, multipliers=lifted.row_duals if form.is_mip else None)
+
+    def _from_start(self, reduced: Reduced, options: SolverOptions, start: Start) -> Answer | None:
+        """What the solver makes of a start: its own way, or for integer programs the point as a warm start."""
+        if self.resume is not None:
+            answer = self._guarded(self.resume, reduced.form, options, start)
+            if answer is not None:
+                return answer
+        form = reduced.form
+        if not (form.is_mip and self.capabilities.warm_start):
+            return None
+        x = np.clip(start.x, form.lower, form.upper)
+        return self._run(form, options, x) if form.max_violation(x) <= self.tolerance.feasibility else None
+
+    def _solved(
+        self, form: StandardForm, options: SolverOptions, warm_start: FloatArray | None, started: float
+    ) -> SolverResult:
         self._require_capable(form)
         if not self._installed:
             raise SolverNotInstalledError(self._not_installed(self.module, "not found"))
@@ -73,7 +136,8 @@ class BackEnd:
             proven = form.is_mip and answer.termination is Termination.INFEASIBLE
             if answer.termination in (Termination.UNBOUNDED, Termination.INFEASIBLE) and not proven:
                 answer = self._verified(reduced.form, options, answer)
-        return self._result(form, checked(form, answer, self.tolerance, options.mip_gap), started)
+        result = self._result(form, checked(form, answer, self.tolerance, options.mip_gap), started)
+        return replace(result, multipliers=answer.row_duals) if form.is_mip else result
 
     def _require_capable(self, form: StandardForm) -> None:
         if form.is_mip and not self.capabilities.mip:
@@ -93,8 +157,13 @@ class BackEnd:
         return f"solver {self.name} needs the package {package!r} ({reason}): pip install {package}"
 
     def _run(self, form: StandardForm, options: SolverOptions, start: FloatArray | None) -> Answer:
+        return self._guarded(self.run, form, options, start)
+
+    def _guarded(
+        self, call: Callable[[StandardForm, SolverOptions, S], A], form: StandardForm, options: SolverOptions, start: S
+    ) -> A | Answer:
         try:
-            return self.run(form, options, start)
+            return call(form, options, start)
         except ImportError as error:
             raise SolverNotInstalledError(self._not_installed(error.name or self.module, str(error))) from error
         except BloxoptError:
@@ -127,6 +196,7 @@ class BackEnd:
             objective=None if answer.x is None else form.objective(answer.x),
             bound=None if answer.bound is None else answer.bound + form.constant,
             row_duals=answer.row_duals,
+            basis=answer.basis,
             reduced_costs=None if answer.row_duals is None else form.cost - form.matrix.T @ answer.row_duals,
             solve_seconds=time.perf_counter() - started,
             solver=self.name,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from bloxopt.errors import InputError
-from bloxopt.jobs import FloatArray
+from bloxopt.jobs import BoolArray, FloatArray
 
 if TYPE_CHECKING:
     from bloxopt.formulations.standard_form import StandardForm
@@ -84,6 +85,44 @@ class Capabilities:
     mip_gap: bool = False
     threads: bool = False
     seed: bool = False
+    incremental: bool = False
+    """Takes a :class:`Start` from the answer to a similar program."""
+
+
+class Status(IntEnum):
+    """Where a simplex method has a column or a row: at a bound, basic, or at 0 without a bound."""
+
+    LOWER = 0
+    BASIC = 1
+    UPPER = 2
+    ZERO = 3
+
+
+StatusArray = npt.NDArray[np.int8]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Basis:
+    """The :class:`Status` of every column (n,) and row (m,) at the end of a simplex method."""
+
+    column: StatusArray
+    row: StatusArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Start:
+    """The answer to a similar program in terms of the columns and rows of this one.
+
+    ``x`` (n,), ``row_duals`` (m,; of an integer program the prices that prove its bound) and, from solvers that have
+    one, the ``basis``. ``new_columns`` (n,) and ``new_rows`` (m,) mark what the other program did not have: x and duals
+    are 0 there, rows basic and columns at a bound.
+    """
+
+    x: FloatArray
+    row_duals: FloatArray
+    new_columns: BoolArray
+    new_rows: BoolArray
+    basis: Basis | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +133,9 @@ class SolverResult:
     constant. ``bound`` is the best proven lower bound on the minimum (equal to the objective for an
     optimal LP), None if the solver gives none. ``row_duals`` (m,) is the change of the minimum per
     unit of each row's active bound (≥ 0 where the lower bound binds, ≤ 0 where the upper does) and
-    ``reduced_costs`` (n,) is ``c − Aᵀ row_duals``; both None for a MIP or a solver without duals.
+    ``reduced_costs`` (n,) is ``c − Aᵀ row_duals``; both None for a MIP or a solver without duals. ``multipliers`` (m,)
+    are the row prices that prove the bound of a MIP, from solvers that work by them. ``basis`` is where a simplex
+    method ended. ``resumed`` tells whether the answer was reached from a given :class:`Start`, ``refusal`` why not.
     """
 
     termination: Termination
@@ -106,6 +147,10 @@ class SolverResult:
     solve_seconds: float = 0.0
     solver: str = ""
     message: str = ""
+    multipliers: FloatArray | None = None
+    basis: Basis | None = None
+    resumed: bool = False
+    refusal: str = ""
 
     @property
     def has_solution(self) -> bool:
@@ -137,3 +182,18 @@ class Solver(Protocol):
         :class:`~bloxopt.errors.SolverError` for a MIP given to an LP-only solver.
         """
         ...
+
+
+class IncrementalSolver(Solver, Protocol):
+    """A back end with the capability ``incremental``: it also takes the answer to a similar program to begin from.
+
+    One that does not get anywhere from there begins anew, and says so by ``resumed`` and ``message``.
+    """
+
+    def solve(
+        self,
+        form: StandardForm,
+        options: SolverOptions = SolverOptions(),
+        warm_start: FloatArray | None = None,
+        start: Start | None = None,
+    ) -> SolverResult: ...

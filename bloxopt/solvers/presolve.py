@@ -15,7 +15,7 @@ from scipy.sparse import csc_array
 
 from bloxopt.errors import SolverError
 from bloxopt.jobs import BoolArray, FloatArray
-from bloxopt.solvers.base import Termination
+from bloxopt.solvers.base import Basis, Start, Status, Termination
 
 if TYPE_CHECKING:
     from bloxopt.formulations.standard_form import StandardForm
@@ -42,6 +42,7 @@ class Answer:
     row_duals: FloatArray | None = None
     bound: float | None = None
     message: str = ""
+    basis: Basis | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,11 +79,29 @@ class Reduced:
             x=x,
             row_duals=row_duals,
             bound=None if answer.bound is None else answer.bound / self.cost_scale + self.offset,
+            basis=None if answer.basis is None else self._lift_basis(answer.basis),
         )
+
+    def _lift_basis(self, basis: Basis) -> Basis:
+        column = np.full(self.num_columns, Status.LOWER, dtype=np.int8)
+        row = np.full(self.num_rows, Status.BASIC, dtype=np.int8)
+        column[self.columns], row[self.rows] = basis.column, basis.row
+        return Basis(column, row)
 
     def reduce_start(self, x: FloatArray | None) -> FloatArray | None:
         """A point of the original program in terms of the columns of ``form``."""
         return None if x is None else x[self.columns] / self.column_scale
+
+    def reduce_answer(self, start: Start) -> Start:
+        """The answer to a similar program in terms of the columns and rows of ``form``."""
+        basis = start.basis
+        return Start(
+            x=start.x[self.columns] / self.column_scale,
+            row_duals=start.row_duals[self.rows] / self.row_scale * self.cost_scale,
+            new_columns=start.new_columns[self.columns],
+            new_rows=start.new_rows[self.rows],
+            basis=None if basis is None else Basis(basis.column[self.columns], basis.row[self.rows]),
+        )
 
 
 def reduce(form: StandardForm) -> Reduced | Answer:

@@ -14,6 +14,7 @@ from bloxopt.admission.base import AcceptAll, Admission, checked_decision
 from bloxopt.anytime import Ladder, Rung
 from bloxopt.formulations.allocation import Allocation
 from bloxopt.formulations.policy import Policy
+from bloxopt.formulations.resuming import Resolver
 from bloxopt.formulations.space import AllocationSpace, ConfigurationCatalog
 from bloxopt.hosts import Hosts
 from bloxopt.jobs import BoolArray, IntArray
@@ -94,6 +95,8 @@ class Scheduler:
     ``hosts`` divides CPUs and memory between the jobs of a round once they have their GPUs; None where jobs simply have
     what they need.
 
+    ``resolver`` keeps each round's answers for the solves of the next; None: every solve begins anew.
+
     ``event_driven``: the backend is told when the policy's order changes, for rounds that end at events.
     """
 
@@ -110,6 +113,7 @@ class Scheduler:
     hosts: Hosts | None = None
     inspect: Callable[[Allocation, Callable[[AllocationSpace], Allocation]], None] | None = None
     ladder: Ladder | None = None
+    resolver: Resolver | None = field(default_factory=Resolver)
     before_round: Callable[[Scheduler, ClusterState], None] | None = None
 
     def __post_init__(self) -> None:
@@ -228,6 +232,7 @@ class Scheduler:
         twin.backend = backend
         twin.selector = copy.deepcopy(self.selector)
         twin.inspect = twin.before_round = twin.ladder = None
+        twin.resolver = None if self.resolver is None else Resolver(self.resolver.least_entries)
         twin.__post_init__()
         twin._plan = None if self._plan is None else self._plan.copy()
         twin.policy = self.policy if policy is None else policy
@@ -242,10 +247,13 @@ class Scheduler:
         twin._pending = np.concatenate([self._pending, state.submitted])
         return twin
 
-    def allocate(self, space: AllocationSpace) -> Allocation:
-        """What the policy allocates in ``space``, with the solver and options of this scheduler."""
+    def allocate(self, space: AllocationSpace, resume: Resolver | None = None) -> Allocation:
+        """What the policy allocates in ``space``, with the solver and options of this scheduler.
+
+        ``resume``: the answers to begin from, and to be replaced by those to this.
+        """
         if self.ladder is None:
-            return self.policy.allocate(space, solver=self.solver, options=self.solver_options)
+            return self.policy.allocate(space, solver=self.solver, options=self.solver_options, resume=resume)
         return self.ladder.allocate(
             self.policy,
             space,
@@ -253,6 +261,7 @@ class Scheduler:
             deadline=self._deadline,
             solver=self.solver,
             options=self.solver_options,
+            resume=resume,
         )
 
     def _select_and_place(self, state: ClusterState, made: Decided) -> Decided:
@@ -320,7 +329,7 @@ class Scheduler:
             if waits and previous.made_at > 0 and not self._ran_nothing:
                 return None
         _account_isolated_progress(space)
-        allocation = self.allocate(space)
+        allocation = self.allocate(space, self.resolver)
         if self.inspect is not None:
             self.inspect(allocation, self.allocate)
         plan = Plan(allocation, space.now)

@@ -15,6 +15,7 @@ from bloxopt.formulations.constraints import Capacity, TimeShare
 from bloxopt.formulations.constraints.base import name_blocks
 from bloxopt.formulations.policy import Policy
 from bloxopt.formulations.program import Program
+from bloxopt.formulations.resuming import Resolver
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import FloatArray
 from bloxopt.selection.base import Plan
@@ -81,6 +82,7 @@ class Ladder:
         deadline: float | None = None,
         solver: str | Solver | None = None,
         options: SolverOptions | None = None,
+        resume: Resolver | None = None,
     ) -> Allocation:
         """A valid allocation for ``space`` by ``deadline`` (``time.monotonic`` seconds; default: now plus the budget).
 
@@ -99,7 +101,7 @@ class Ladder:
                 break
             try:
                 allocation = policy.allocate(
-                    space, self._watch(name), replace(limits, time_limit=_within(left, limits))
+                    space, self._watch(name), replace(limits, time_limit=_within(left, limits)), resume
                 )
             except (SolverError, CheckError, InfeasibleError, UnboundedError) as error:
                 failures.append(f"{rung}: {error}")

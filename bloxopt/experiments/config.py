@@ -235,6 +235,7 @@ class SimulationSection(Section):
     placement_slowdown: bool | None = None
     placement_retries: Annotated[int, Field(ge=0)] | None = None
     round_budget: Positive | None = None
+    incremental: bool | None = None
     restart_cost: NonNegative | None = None
     start_cost: NonNegative | None = None
     every_gpu_count_up_to: Count | None = None

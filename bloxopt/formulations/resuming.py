@@ -149,7 +149,7 @@ def _column_keys(program: Program) -> IntArray:
 def _carried_over(before: _Answered, program: Program) -> Start | str:
     """The earlier answer in terms of a program of the same shape; a reason where it cannot be told."""
     columns = np.full(program.num_columns, -1)
-    order = np.argsort(before.column_keys)
+    order = np.argsort(before.column_keys, kind="stable")
     keys, mine = before.column_keys[order], _column_keys(program)
     at = np.minimum(np.searchsorted(keys, mine), len(keys) - 1)
     known = keys[at] == mine

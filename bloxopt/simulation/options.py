@@ -48,6 +48,8 @@ class SimulationOptions:
       own bounds and request).
     - ``round_budget``: seconds of real time that deciding a round may take: see :class:`bloxopt.anytime.Ladder`.
       None: as long as it takes. With a budget, results depend on how fast the machine is.
+    - ``incremental``: whether the solves of a round begin from the answers of the round before, where the solver can
+      and programs are large enough to gain by it: see :class:`bloxopt.formulations.resuming.Resolver`.
     - ``solver``: used where neither the caller nor the policy names one. Which of many optimal
       allocations is found depends on it: Gavel's interior-point solver gives the middle of the optimal
       face, a simplex solver one of its corners.
@@ -72,6 +74,7 @@ class SimulationOptions:
     placement_retries: int = 3
     round_budget: float | None = None
     every_gpu_count_up_to: int = EVERY_COUNT_UP_TO
+    incremental: bool = True
     solver: str = "auto"
 
     def __post_init__(self) -> None:
@@ -90,8 +93,9 @@ class SimulationOptions:
             fail("restart_cost", "None or a finite number of seconds >= 0")
         if not _is_number(self.start_cost) or not 0 <= self.start_cost < float("inf"):
             fail("start_cost", "a finite number of seconds >= 0")
-        if not isinstance(self.placement_slowdown, bool):
-            fail("placement_slowdown", "True or False")
+        for name in ("placement_slowdown", "incremental"):
+            if not isinstance(getattr(self, name), bool):
+                fail(name, "True or False")
         for name, least in (("placement_retries", 0), ("every_gpu_count_up_to", 1)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:

@@ -14,7 +14,7 @@ from bloxopt.simulation.backend import SimulatedBackend
 from bloxopt.simulation.result import SimulationResult
 from bloxopt.state import JobStatus
 
-_NO_SOLVE = (False, None, None, None, np.nan, np.nan, np.nan, None, None, 0, 0.0, 0.0)
+_NO_SOLVE = (False, None, None, None, np.nan, np.nan, np.nan, None, None, 0, 0, None, 0.0, 0.0)
 _COLUMNS = (
     "time",
     "seconds",
@@ -36,6 +36,8 @@ _COLUMNS = (
     "binding",
     "verified",
     "solves",
+    "resumed",
+    "rebuild",
     "solve_seconds",
     "build_seconds",
     "decide_seconds",
@@ -69,6 +71,8 @@ class Recorder:
                 ", ".join(answer.binding),
                 None if (proof := answer.certificate.verification) is None else proof.verified,
                 answer.num_solves,
+                answer.resumed,
+                answer.rebuild,
                 answer.solve_seconds,
                 answer.build_seconds,
             )

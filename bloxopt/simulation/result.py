@@ -18,7 +18,8 @@ class SimulationResult:
     a job was rejected or still waits, None for all others), deadline; NaN for what never happened or is not there.
     ``rounds``: one row a round: round, time, seconds, active_jobs, running_jobs, waiting_jobs, gpus_used, gpus_up,
     admitted, started, stopped, solved, rung (how the allocation came about), termination, solver, objective, bound,
-    gap, binding (blocks that cost utility), verified (optimality by duals), solves, solve_seconds, build_seconds,
+    gap, binding (blocks that cost utility), verified (optimality by duals), solves, resumed (how many of them began
+    from an earlier answer), rebuild (why the first of them did not, "" if it did), solve_seconds, build_seconds,
     decide_seconds and late_seconds (of real time, to decide the round and past its deadline). ``placements``: one row a
     job, node and spell: job_id, node, gpu_type, gpus, start, end.
     ``config``: everything that is needed to run it again.

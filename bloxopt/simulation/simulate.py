@@ -14,6 +14,7 @@ from bloxopt.errors import BloxoptError, InputError
 from bloxopt.formulations.allocation import Allocation
 from bloxopt.formulations.policies import get_policy
 from bloxopt.formulations.policy import Policy
+from bloxopt.formulations.resuming import Resolver
 from bloxopt.formulations.space import AllocationSpace, ConfigurationCatalog
 from bloxopt.hosts import HostAllocation, HostRates, Hosts, SensitivityProfiles, as_profiles
 from bloxopt.placement import Strategy
@@ -156,6 +157,7 @@ def simulate(
         event_driven=chosen.round_end == "next_event",
         hosts=hosts,
         ladder=None if chosen.round_budget is None else Ladder(chosen.round_budget),
+        resolver=Resolver() if chosen.incremental else None,
     )
     try:
         recorder = _run(scheduler, chosen, failures, max_rounds, progress)

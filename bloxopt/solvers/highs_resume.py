@@ -36,6 +36,9 @@ def resume_highs(form: StandardForm, options: SolverOptions, start: Start) -> An
     basis = _pivoted(form, start, _sound(form, basis))
     highspy = prepared_highspy(options)
     highs = highspy.Highs()
+    if options.time_limit is not None:
+        # Half of it is left to begin anew, should this lead nowhere.
+        options = replace(options, time_limit=options.time_limit / 2)
     chosen = highs_options(form, options) | {
         "output_flag": False,
         "solver": "simplex",

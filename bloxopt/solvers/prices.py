@@ -19,7 +19,7 @@ from scipy.sparse import csc_array
 
 from bloxopt.jobs import BoolArray, FloatArray, IntArray
 from bloxopt.solvers.backend import BackEnd
-from bloxopt.solvers.base import Capabilities, SolverOptions, Termination
+from bloxopt.solvers.base import Capabilities, SolverOptions, Start, Termination
 from bloxopt.solvers.check import DEFAULT_MIP_GAP
 from bloxopt.solvers.highs_direct import highs_termination, prepared_highspy, run_highs
 from bloxopt.solvers.presolve import Answer
@@ -40,6 +40,8 @@ MOST_MOVES = 300
 """Groups moved at most to make an answer of what the prices leave, and columns looked at beyond one a group."""
 
 _PRICE_STEPS = 200
+_START_RADIUS = 0.01
+"""Size of the box around the prices of an earlier answer, in units of what prices are of."""
 _LARGEST_RADIUS = 1e9
 _SMALLEST_GAP = 1e-7
 _ROUNDING = 1e-9
@@ -48,19 +50,38 @@ _PART_FOR_PRICES = 0.25
 
 
 def _run(form: StandardForm, options: SolverOptions, warm_start: FloatArray | None) -> Answer:
+    return _solved(form, options, warm_start, None)
+
+
+def _resume(form: StandardForm, options: SolverOptions, start: Start) -> Answer | None:
+    """From an earlier answer and the prices that proved it: both are close where few jobs came and went."""
+    if not form.is_mip:
+        return None
+    x = np.clip(np.where(form.integer, np.round(start.x), start.x), form.lower, form.upper)
+    return _solved(form, options, x if form.max_violation(x) <= _ROUNDING else None, start.row_duals)
+
+
+def _solved(
+    form: StandardForm, options: SolverOptions, warm_start: FloatArray | None, prices: FloatArray | None
+) -> Answer:
     started = time.perf_counter()
     choices = _Choices.of(form) if form.is_mip and form.num_columns >= SMALL else None
     gap = DEFAULT_MIP_GAP if options.mip_gap is None else options.mip_gap
     if choices is None or gap < _SMALLEST_GAP:
         return run_highs(form, options, warm_start)
-    bound, decision = _best_prices(choices, gap)
-    known = _rounded(choices, decision, bound + gap * abs(bound) / (1.0 + gap))
+    bound, decision, best = _best_prices(choices, gap, None if prices is None else -prices[choices.rows])
+    multipliers = np.zeros(form.num_rows)
+    multipliers[choices.rows] = -best
+    target = bound + gap * abs(bound) / (1.0 + gap)
+    known = decision.x if _fits(choices, decision.x) else None
+    if warm_start is not None and prices is not None and (known is None or not _proven(form, known, bound, gap)):
+        known = _better(form, known, _rounded(choices, decision, target, warm_start))
     if known is None or not _proven(form, known, bound, gap):
-        found = _restricted(choices, decision, bound + gap * abs(bound) / (1.0 + gap), _left(options, started))
-        if found is not None and (known is None or form.cost @ found < form.cost @ known):
-            known = found
+        known = _better(form, known, _rounded(choices, decision, target, decision.x))
+    if known is None or not _proven(form, known, bound, gap):
+        known = _better(form, known, _restricted(choices, decision, target, _left(options, started)))
     if known is not None and _proven(form, known, bound, gap):
-        return Answer(Termination.OPTIMAL, x=known, bound=bound, message="by prices")
+        return Answer(Termination.OPTIMAL, x=known, row_duals=multipliers, bound=bound, message="by prices")
     if known is None:
         return run_highs(form, _left(options, started), warm_start)
     # What no answer better than the known one can use stays closed: the proof holds with the remaining columns alone.
@@ -71,7 +92,15 @@ def _run(form: StandardForm, options: SolverOptions, warm_start: FloatArray | No
     answer = run_highs(rest, _left(options, started), known)
     if answer.x is None and answer.termination is not Termination.ERROR:
         return Answer(Termination.FEASIBLE, x=known, bound=bound, message=answer.message)
+    answer = replace(answer, row_duals=multipliers)
     return answer if answer.bound is None else replace(answer, bound=max(bound, min(answer.bound, value)))
+
+
+def _better(form: StandardForm, first: FloatArray | None, second: FloatArray | None) -> FloatArray | None:
+    """The one of lower cost, the first if they are equal."""
+    if first is None or second is None:
+        return second if first is None else first
+    return second if form.cost @ second < form.cost @ first else first
 
 
 def _proven(form: StandardForm, x: FloatArray, bound: float, gap: float) -> bool:
@@ -110,7 +139,7 @@ class _Choices:
 
     ``column`` (entries,) of each group in turn, ``group`` (entries,) and ``start`` (groups,) delimit them. ``alone``
     are the other columns, bounded on their own. ``shared`` (rows, columns) with bounds ``lower`` and ``upper`` is what
-    ties them together.
+    ties them together: the ``rows`` of the program that are no choices.
     """
 
     form: StandardForm
@@ -118,6 +147,7 @@ class _Choices:
     group: IntArray
     start: IntArray
     alone: IntArray
+    rows: IntArray
     shared: csc_array
     lower: FloatArray
     upper: FloatArray
@@ -157,6 +187,7 @@ class _Choices:
             group=np.cumsum(first) - 1,
             start=np.flatnonzero(first),
             alone=np.setdiff1d(np.arange(form.num_columns), column),
+            rows=shared,
             shared=csc_array(matrix.tocsr()[shared]),
             lower=form.row_lower[shared],
             upper=form.row_upper[shared],
@@ -186,8 +217,8 @@ class _Choices:
         return above
 
 
-def _best_prices(choices: _Choices, gap: float) -> tuple[float, _Decision]:
-    """The best bound that prices prove (to a part of the gap), and what the groups do at these prices.
+def _best_prices(choices: _Choices, gap: float, start: FloatArray | None = None) -> tuple[float, _Decision, FloatArray]:
+    """The best bound that prices prove (to a part of the gap), what the groups do at these prices, and the prices.
 
     Cutting planes within a box around the best prices so far (boxstep: Marsten, Hogan and Blankenship, 1975).
     """
@@ -198,7 +229,7 @@ def _best_prices(choices: _Choices, gap: float) -> tuple[float, _Decision]:
     used = np.bincount(choices.shared.indices, minlength=count)
     unit = np.abs(choices.form.cost).mean() * used / np.maximum(weight, 1e-300)
     master = _Planes(count)
-    at, radius = np.zeros(count), 1.0
+    at, radius = (np.zeros(count), 1.0) if start is None else (np.clip(start, least, most), _START_RADIUS)
     best = choices.decide(at)
     master.add(best, at)
     for _ in range(_PRICE_STEPS):
@@ -219,7 +250,7 @@ def _best_prices(choices: _Choices, gap: float) -> tuple[float, _Decision]:
             radius *= 2.0 if edge.any() else 1.0
         else:
             radius *= 0.7
-    return best.bound, best
+    return best.bound, best, at
 
 
 class _Planes:
@@ -251,8 +282,8 @@ class _Planes:
         return float(value[-1]), np.clip(value[:-1], low, high)
 
 
-def _rounded(choices: _Choices, decision: _Decision, target: float) -> FloatArray | None:
-    """An answer made of the decision by moving one group at a time, None if none was found.
+def _rounded(choices: _Choices, decision: _Decision, target: float, begin: FloatArray) -> FloatArray | None:
+    """An answer made of ``begin`` (columns,) by moving one group at a time, None if none was found.
 
     First the moves that take away most of what breaks the shared rows for the least excess, then those that lower the
     cost most, until it is at most ``target``. Only columns of little excess are looked at, and none at all.
@@ -267,7 +298,8 @@ def _rounded(choices: _Choices, decision: _Decision, target: float) -> FloatArra
     use = np.vstack([choices.shared[:, choices.column[look]].toarray().T, np.zeros((groups, len(choices.lower)))])
     cost = np.append(form.cost[choices.column[look]], np.zeros(groups))
     reduced = np.append(decision.reduced[choices.column[look]], np.zeros(groups))
-    x = decision.x.copy()
+    x = begin.copy()
+    x[np.setdiff1d(choices.column, column)] = 0.0
     chosen = np.arange(len(look), len(column))
     taken = np.flatnonzero((column >= 0) & (x[column] > 0))
     chosen[group[taken]] = taken
@@ -338,8 +370,16 @@ PRICES = BackEnd(
     package="highspy",
     module="highspy",
     capabilities=Capabilities(
-        mip=True, duals=True, warm_start=True, time_limit=True, mip_gap=True, threads=True, seed=True
+        mip=True,
+        duals=True,
+        warm_start=True,
+        time_limit=True,
+        mip_gap=True,
+        threads=True,
+        seed=True,
+        incremental=True,
     ),
     run=_run,
+    resume=_resume,
 )
 """For programs of many choices and few shared rows; HiGHS for all others."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from bloxopt.errors import BloxoptError, InputError
 from bloxopt.jobs import FloatArray
-from bloxopt.solvers.base import Capabilities, Solver, SolverOptions, SolverResult, Termination
+from bloxopt.solvers.base import Capabilities, Solver, SolverOptions, SolverResult, Start, Termination
 from bloxopt.solvers.registry import get_solver
 from bloxopt.solvers.worker import receive, send
 
@@ -154,10 +154,16 @@ class Watched:
         self.close()
 
     def solve(
-        self, form: StandardForm, options: SolverOptions = SolverOptions(), warm_start: FloatArray | None = None
+        self,
+        form: StandardForm,
+        options: SolverOptions = SolverOptions(),
+        warm_start: FloatArray | None = None,
+        start: Start | None = None,
     ) -> SolverResult:
-        """Minimise the form within ``options.time_limit``; see :class:`bloxopt.solvers.base.Solver`."""
+        """Minimise the form within ``options.time_limit``; see :class:`bloxopt.solvers.base.IncrementalSolver`."""
         started = time.monotonic()
+        # Solvers of the plain protocol do not know of starts from earlier answers.
+        arguments = (form, options, warm_start, *(() if start is None else (start,)))
         limit = options.time_limit
         deadline = None if limit is None else started + limit + self.grace
         if not self._lock.acquire(timeout=-1 if limit is None else limit + self.grace):
@@ -167,7 +173,7 @@ class Watched:
                 self._workers.append(Worker(self.solver))
             worker = self._workers[0]
             try:
-                answer = worker.ask((self.solver, form, options, warm_start), deadline)
+                answer = worker.ask((self.solver, arguments), deadline)
             except StartingError:
                 return self._failed(Termination.LIMIT_NO_SOLUTION, started, "its process is still starting")
             except TimeoutError:

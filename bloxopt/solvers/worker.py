@@ -64,7 +64,7 @@ def prepare(solver: Any) -> None:
 
 
 def serve(connection: socket.socket) -> None:
-    """Prepare a solver, then answer (solver, form, options, warm start) with a result, or with what it raised."""
+    """Prepare a solver, then answer (solver, the arguments of ``solve``) with a result, or with what it raised."""
     from bloxopt.solvers.registry import get_solver
 
     try:
@@ -74,12 +74,12 @@ def serve(connection: socket.socket) -> None:
         return
     while True:
         try:
-            solver, form, options, warm_start = receive(connection)
+            solver, arguments = receive(connection)
         except (EOFError, OSError):
             return
         answer: Any
         try:
-            answer = get_solver(solver).solve(form, options, warm_start)
+            answer = get_solver(solver).solve(*arguments)
         except BloxoptError as error:
             answer = error
         except Exception as error:  # whatever a solver raises is its failure, not this process's

@@ -143,6 +143,7 @@ class TraceSection(Section):
     load: Positive | None = None
     elastic_range: Annotated[list[Count], AfterValidator(_gpu_range)] | None = None
     deadlines: Annotated[list[Positive], AfterValidator(_tightness)] | None = None
+    gpu_type: Text | None = None
     restart_cost: NonNegative | None = None
     seed: Seed | None = None
 
@@ -222,7 +223,9 @@ class SimulationSection(Section):
     max_rounds: Count | None = None
     round_seconds: Positive | None = None
     first_round: NonNegative | None = None
-    progress: Literal["exact", "whole_steps", "whole_rounds", "whole_steps_in_whole_rounds"] | None = None
+    progress: Literal["exact", "whole_seconds", "whole_steps", "whole_rounds", "whole_steps_in_whole_rounds"] | None = (
+        None
+    )
     round_end: Literal["fixed", "last_job", "next_event"] | None = None
     solve_interval: NonNegative | None = None
     selector: SelectorName | None = None

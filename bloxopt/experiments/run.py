@@ -222,20 +222,23 @@ def _loaded(experiment: Experiment, section: TraceSection) -> Trace:
 
     trace = load_trace(section.name or section.path or "", format=section.format, throughput=section.throughput)
     seed = section.seed or 0
+    on = {} if section.gpu_type is None else {"gpu_type": section.gpu_type}
     if section.start is not None or section.end is not None:
         with _at(experiment, "trace.start" if section.end is None else "trace.end"):
             trace = trace.window(section.start or 0.0, float("inf") if section.end is None else section.end)
     if section.where is not None:
         with _at(experiment, "trace.where"):
-            trace = trace.where(**section.where.model_dump(exclude_none=True))
+            trace = trace.where(**section.where.model_dump(exclude_none=True), **on)
     if section.jobs is not None:
         trace = trace.head(section.jobs)
     if section.gpu_demand is not None:
         with _at(experiment, "trace.gpu_demand"):
-            trace = trace.with_gpu_demand({int(count): weight for count, weight in section.gpu_demand.items()}, seed)
+            trace = trace.with_gpu_demand(
+                {int(count): weight for count, weight in section.gpu_demand.items()}, seed, **on
+            )
     if section.job_types is not None:
         with _at(experiment, "trace.job_types"):
-            trace = trace.with_job_types(section.job_types, seed)
+            trace = trace.with_job_types(section.job_types, seed, **on)
     if section.load is not None:
         with _at(experiment, "trace.load"):
             trace = trace.scale_load(section.load)
@@ -245,7 +248,7 @@ def _loaded(experiment: Experiment, section: TraceSection) -> Trace:
     if section.deadlines is not None:
         tightest, loosest = section.deadlines
         with _at(experiment, "trace.deadlines"):
-            trace = trace.with_deadlines(tightest, loosest, seed)
+            trace = trace.with_deadlines(tightest, loosest, seed, **on)
     if section.restart_cost is not None:
         with _at(experiment, "trace.restart_cost"):
             trace = trace.with_restart_cost(section.restart_cost)

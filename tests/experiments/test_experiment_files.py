@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from dataclasses import fields
+from typing import get_args
 
 import pytest
 
@@ -13,7 +14,9 @@ from bloxopt.experiments import load_experiment, make_experiment, resolve
 from bloxopt.experiments.comparison import AXES
 from bloxopt.experiments.config import CompareSection, SimulationSection
 from bloxopt.experiments.files import toml_text
+from bloxopt.experiments.run import check_inputs
 from bloxopt.simulation import SimulationOptions
+from bloxopt.simulation.options import PhaseChange, Progress, RoundEnd
 
 BAD_FILES = {
     "[simulation]\nrond_seconds = 60": "simulation.rond_seconds: unknown key; did you mean 'round_seconds'?",
@@ -29,7 +32,7 @@ BAD_FILES = {
     "[simulation]\nround_seconds = nan": "simulation.round_seconds: is nan, must be a finite number",
     "[simulation]\nseed = 1.5": "simulation.seed: is 1.5, must be a whole number",
     "[simulation]\nseed = true": "simulation.seed: is True, must be a whole number",
-    "[simulation]\nprogress = 'exactly'": "simulation.progress: is 'exactly', must be 'exact', 'whole_steps', 'whole_rounds' or",
+    "[simulation]\nprogress = 'exactly'": "simulation.progress: is 'exactly', must be 'exact', 'whole_seconds', ",
     "[simulation]\npreset = 'gavl'": "simulation.preset: unknown preset 'gavl': did you mean 'gavel'?",
     "[simulation]\nplacement = 'first-fit'": "simulation.placement: unknown placement 'first-fit': did you mean",
     "[simulation]\nselector = 'priority'": "simulation.selector: unknown selector 'priority': did you mean",
@@ -183,6 +186,25 @@ def test_a_resolved_experiment_written_as_toml_reads_back_equal(tmp_path):
 def test_every_option_of_a_simulation_can_stand_in_a_file():
     # The preset's solver stands in [solver].
     assert {field.name for field in fields(SimulationOptions)} - {"solver"} <= set(SimulationSection.model_fields)
+
+
+@pytest.mark.parametrize(
+    ("option", "values"),
+    [("progress", get_args(Progress)), ("round_end", get_args(RoundEnd)), ("phase_change", get_args(PhaseChange))],
+)
+def test_every_value_of_an_option_can_stand_in_a_file(option, values):
+    for value in values:
+        section = make_experiment({"simulation": {option: value}}).simulation
+        assert getattr(section, option) == value
+
+
+@pytest.mark.parametrize("change", [{"deadlines": [1, 2]}, {"where": {"max_duration": 1e9}}, {"gpu_demand": {"1": 1}}])
+def test_durations_on_the_gpus_of_a_trace_that_has_no_v100(change):
+    """Where only a throughput table gives durations, ``trace.gpu_type`` says on which GPUs they are meant."""
+    trace = {"name": "pollux-6-adaptive", "jobs": 1, **change}
+    with pytest.raises(ConfigError, match="can"):
+        check_inputs([resolve(make_experiment({"trace": trace}))])
+    check_inputs([resolve(make_experiment({"trace": {**trace, "gpu_type": "T4"}}))])
 
 
 def test_policies_may_be_named_as_the_published_systems_name_them():

@@ -100,6 +100,14 @@ class ResultError(BloxoptError, OSError):
     """Results that cannot be written or read."""
 
 
+class StoreError(BloxoptError, RuntimeError):
+    """A database that cannot be opened, read or written."""
+
+
+class AgentError(BloxoptError, RuntimeError):
+    """An agent that cannot work on its node: its state folder cannot be used, or another agent uses it."""
+
+
 @contextmanager
 def guarded(what: str, error: type[BloxoptError] = InputError) -> Iterator[None]:
     """Around code of the user: whatever it raises becomes ``error``, which names it and the place in its file.

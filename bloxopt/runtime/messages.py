@@ -122,7 +122,8 @@ class GpuInfo(Message):
     ``index`` on its node · ``gpu_type`` such as ``A100`` · memory in GiB · ``utilisation`` 0 to 1 · temperature in °C ·
     power in watts · ``ecc_errors`` uncorrected since boot · ``xid_errors`` seen since the agent started ·
     ``throttled`` why its clocks are low · ``processes`` ids on it · ``links`` NVLink lanes to other GPUs by index ·
-    ``mig_profiles`` its MIG instances.
+    ``pcie`` what lies between it and another one, by index: from ``internal``, ``single``, ``multiple`` (switches),
+    ``hostbridge``, ``node`` to ``system`` · ``mig_profiles`` its MIG instances.
     """
 
     index: Annotated[int, Field(ge=0, le=1023)]
@@ -138,6 +139,7 @@ class GpuInfo(Message):
     throttled: list[str] = []
     processes: list[int] = []
     links: dict[int, int] = {}
+    pcie: dict[int, str] = {}
     mig_profiles: list[str] = []
     health: GpuHealth = GpuHealth.HEALTHY
     message: Text = ""
@@ -155,7 +157,8 @@ class RunState(StrEnum):
 class RunReport(Message):
     """What an agent says of one run. ``exit_code`` of the first rank that failed, else 0; negative for a signal.
 
-    ``preempted``: it was stopped because it was no longer desired, or its lease had ended. ``steps`` and
+    ``preempted``: it was stopped because it was no longer desired, or its lease had ended. A run that was lost with
+    its guard or its node, so that nobody knows how it ended, is ``preempted`` too and has no exit code. ``steps`` and
     ``steps_per_second`` as the job reports them, None if it does not. ``message`` why it could not start, for people.
     """
 

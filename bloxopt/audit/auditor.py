@@ -43,6 +43,9 @@ class Auditor:
         if not chosen:
             raise InputError("no property to audit: name at least one")
         self.properties: list[Property] = [PROPERTIES.get(p) if isinstance(p, str) else p for p in chosen]
+        names = [entry.name for entry in self.properties]
+        if twice := next((name for i, name in enumerate(names) if name in names[:i]), None):
+            raise InputError(f"property {twice!r} is named twice: once is enough")
         self.every = every
         self._random = np.random.default_rng([checked_seed(seed), 0xA0D17])
         self._plans = 0

@@ -41,6 +41,7 @@ def audit(
     """Simulate a policy and judge its plans: how often, and by how much, each property of fair sharing is broken."""
     from bloxopt.audit import Auditor
     from bloxopt.audit.auditor import report
+    from bloxopt.experiments.files import check_file, make_folder, write_atomically
     from bloxopt.experiments.run import resolve, run_experiment
 
     configured = o.build_experiment(
@@ -60,20 +61,22 @@ def audit(
         seed=seed,
         round_seconds=round_seconds,
     )
+    if csv is not None:
+        check_file(csv)
     resolved = resolve(configured)
     auditor = Auditor(o.split_names(properties), every, resolved.simulation.seed)
     with console.simulation_progress() as progress:
         result = run_experiment(resolved, progress, inspect=auditor)
     outcome = report(auditor, result)
     if csv is not None:
-        csv.parent.mkdir(parents=True, exist_ok=True)
-        outcome.plans.to_csv(csv, index=False)
+        make_folder(csv.absolute().parent)
+        write_atomically(csv, lambda path: outcome.plans.to_csv(path, index=False))
     rows: list[dict[Any, Any]] = outcome.summary.to_dict(orient="records")
     if json:
         console.print_json({"properties": rows, "config": result.config})
         return
     config = result.config
-    console.print_pairs([(row["property"], row["says"]) for row in rows], title="properties")
+    console.print_facts([(row["property"], row["says"]) for row in rows], title="properties")
     console.print_table(
         [_shown(row) for row in rows],
         columns=["property", "plans", "plans broken", "cases broken", "worst", "mean"],

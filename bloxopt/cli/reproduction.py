@@ -22,17 +22,20 @@ def reproduce(systems: SystemsArgument = None, csv: CsvOption = None, json: Json
     """Run published experiments and compare every figure; exit code 1 if one differs and nothing explains it."""
     import pandas as pd
 
+    from bloxopt.experiments.files import check_file, make_folder, write_atomically
     from bloxopt.reproduction import SYSTEMS, as_rows
     from bloxopt.reproduction import reproduce as run_all
 
     for name in systems or ():
         SYSTEMS.get(name)
+    if csv is not None:
+        check_file(csv)
     with console.progress_bar("reproducing", "runs") as advance:
         lines = run_all(systems or None, advance)
     rows = as_rows(lines)
     if csv is not None:
-        csv.parent.mkdir(parents=True, exist_ok=True)
-        pd.DataFrame([vars(line) for line in lines]).to_csv(csv, index=False)
+        make_folder(csv.absolute().parent)
+        write_atomically(csv, lambda path: pd.DataFrame([vars(line) for line in lines]).to_csv(path, index=False))
     if json:
         console.print_json([vars(line) for line in lines])
     else:

@@ -102,6 +102,15 @@ def check_writable(folder: Path) -> None:
             _remove_empty(folder, created)
 
 
+def check_file(path: Path) -> None:
+    """Raise :class:`~bloxopt.errors.ResultError` unless ``path`` can be written, before work is spent."""
+    if path.exists() and not path.is_file():
+        raise ResultError(f"{path}: cannot be written: it is {'a folder' if path.is_dir() else 'no regular file'}")
+    check_writable(path.absolute().parent)
+    if path.exists() and not os.access(path, os.W_OK):
+        raise ResultError(f"{path}: cannot be written: Permission denied")
+
+
 def plain(value: Any) -> Any:
     """``value`` as JSON knows it: str, int, float, bool, None, list, dict; NaN and infinities become None."""
     if isinstance(value, Mapping):

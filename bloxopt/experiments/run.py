@@ -222,7 +222,7 @@ def _loaded(experiment: Experiment, section: TraceSection) -> Trace:
 
     trace = load_trace(section.name or section.path or "", format=section.format, throughput=section.throughput)
     seed = section.seed or 0
-    on = {} if section.gpu_type is None else {"gpu_type": section.gpu_type}
+    on: dict[str, Any] = {} if section.gpu_type is None else {"gpu_type": section.gpu_type}
     if section.start is not None or section.end is not None:
         with _at(experiment, "trace.start" if section.end is None else "trace.end"):
             trace = trace.window(section.start or 0.0, float("inf") if section.end is None else section.end)

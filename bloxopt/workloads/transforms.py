@@ -73,7 +73,7 @@ def where(
     if max_gpus is not None:
         mask &= trace.jobs.num_gpus <= max_gpus
     if min_duration is not None or max_duration is not None:
-        durations = trace.durations(gpu_type)
+        durations = _finite_durations(trace, gpu_type)
         mask &= durations >= (-math.inf if min_duration is None else min_duration)
         mask &= durations <= (math.inf if max_duration is None else max_duration)
     if tenant is not None:

@@ -1,0 +1,10 @@
+"""The live cluster: jobs, runs and nodes as they are, and the backend that schedules them. No network here."""
+
+from __future__ import annotations
+
+from bloxopt.runtime.live.backend import LiveBackend, Rounds
+from bloxopt.runtime.live.clock import Clock
+from bloxopt.runtime.live.cluster import LeaseTerms, LiveCluster
+from bloxopt.runtime.live.heartbeats import answer
+
+__all__ = ["Clock", "LeaseTerms", "LiveBackend", "LiveCluster", "Rounds", "answer"]

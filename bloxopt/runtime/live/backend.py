@@ -1,0 +1,374 @@
+"""The backend over real nodes: what policies see of the live cluster, and what becomes of their decisions."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from bloxopt.errors import CheckError
+from bloxopt.formulations.space import EVERY_COUNT_UP_TO, ConfigurationCatalog
+from bloxopt.jobs import IntArray
+from bloxopt.runtime.assignment import Assignment
+from bloxopt.runtime.backend import ClusterState, Ran
+from bloxopt.runtime.live.cluster import LiveCluster
+from bloxopt.runtime.live.nodes import Layout
+from bloxopt.runtime.live.table import in_order, job_table, remaining_steps
+from bloxopt.runtime.live.throughput import LearnedThroughput
+from bloxopt.runtime.resources import Grant
+from bloxopt.runtime.store import JobRecord
+from bloxopt.simulation.options import SimulationOptions
+from bloxopt.state import JobLedger, JobStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """How rounds go by. ``end`` ``next_event``: a round ends early, though not before ``shortest`` (s), when
+    something changed and GPUs are idle; ``fixed``: it lasts ``seconds`` (s) always. ``tick`` (s) is how often leases
+    and nodes are looked at."""
+
+    seconds: float = 60.0
+    end: Literal["next_event", "fixed"] = "next_event"
+    shortest: float = 1.0
+    tick: float = 1.0
+    every_gpu_count_up_to: int = EVERY_COUNT_UP_TO
+
+
+class LiveBackend:
+    """A :class:`~bloxopt.runtime.backend.Backend` over a :class:`LiveCluster`.
+
+    ``turn`` is held from when a round is observed until it is applied: whoever else wants the table, the ledger and
+    the cluster to fit each other takes it. ``layout_version`` counts changes of the cluster.
+    """
+
+    def __init__(
+        self, live: LiveCluster, rounds: Rounds | None = None, oracle: LearnedThroughput | None = None
+    ) -> None:
+        self.live = live
+        self.rounds = Rounds() if rounds is None else rounds
+        self.oracle = LearnedThroughput() if oracle is None else oracle
+        self.round_seconds = self.rounds.seconds
+        self.options = SimulationOptions(
+            round_seconds=self.rounds.seconds, every_gpu_count_up_to=self.rounds.every_gpu_count_up_to
+        )
+        self.turn = threading.Lock()
+        self.layout_version = 0
+        self.catalog: ConfigurationCatalog
+        self.ledger: JobLedger
+        self._event = threading.Event()
+        self._stopping = False
+        self._deciding = False
+        self._layout: Layout | None = None
+        self._jobs: list[JobRecord] = []
+        self._position: dict[str, int] = {}
+        self._asked: set[str] = set()
+        self._observed: Mapping[int, Grant] = {}
+        self._attempts: dict[str, int] = {}
+        self._rates_version = -1
+        self._fresh = True
+        self._progress: dict[str, list[float]] = {}
+        live.on_change = self._event.set
+
+    def close(self) -> None:
+        """End the round that is waited for, and let no other one wait."""
+        self._stopping = True
+        self._event.set()
+
+    def abandon(self) -> None:
+        """Give back the turn, if a round has it."""
+        if self._deciding:
+            self._deciding = False
+            self.turn.release()
+
+    def start_over(self) -> bool:
+        """Get ready for a new scheduler, which remembers nothing; False while no node has registered."""
+        self._asked.clear()
+        self._fresh = True
+        with self.live.lock:
+            self.live.tick()
+            if self.live.layout() is None:
+                return False
+            self._rebuild()
+            return True
+
+    def idle(self, seconds: float) -> None:
+        """Let time pass, at most ``seconds``, until something happens."""
+        self.live.clock.wait(self._event, seconds)
+        self._event.clear()
+
+    # -- the protocol --------------------------------------------------------------------------------------------------
+
+    def observe(self) -> ClusterState:
+        """What there is now; from here on ``turn`` is held."""
+        self.turn.acquire()
+        self._deciding = True
+        self._event.clear()
+        with self.live.lock:
+            self.live.tick()
+            rows, changed = self._rebuild()
+            assignment = self._assignment()
+            self._show(assignment)
+            submitted = [
+                row for row, job in enumerate(self._jobs) if job.admitted_at is None and job.job_id not in self._asked
+            ]
+            self._asked.update(self._jobs[row].job_id for row in submitted)
+            self._observed = assignment.grants
+            self._attempts = {job.job_id: job.attempt for job in self._jobs}
+            fresh, self._fresh = self._fresh, False
+            assert self._layout is not None
+            return ClusterState(
+                self.live.clock.now(),
+                np.array(submitted, dtype=np.int64),
+                assignment,
+                self._layout.node_up,
+                changed or fresh,
+                None if fresh else rows,
+            )
+
+    def apply(self, assignment: Assignment) -> None:
+        """Admit, stop and start jobs, in one transaction; what has come to an end meanwhile stays so."""
+        live, ledger = self.live, self.ledger
+        before, after = self._observed, assignment.grants
+        stop = [row for row, grant in before.items() if after.get(row) != grant]
+        start = [row for row, grant in after.items() if before.get(row) != grant]
+        with live.change():
+            for row in ledger.active.tolist():
+                job = self._current(row)
+                if job is not None and job.admitted_at is None:
+                    live.admit(job)
+            for row in np.flatnonzero(ledger.status == JobStatus.REJECTED).tolist():
+                job = self._current(row)
+                if job is not None and job.outcome is None:
+                    live.reject(job, ledger.refusals.get(row, "the admission turned it away"))
+            for row in stop:
+                job = self._current(row)
+                if job is not None and job.wanted and job.attempt == self._attempts[job.job_id]:
+                    live.preempt(job)
+            live.settle()
+            started = [row for row in start if self._start(row, after[row])]
+            self._note_round(stop, started)
+        with live.lock:
+            self._read_again()
+            self._show(self._assignment())
+
+    def wait(self, order_changes: float = math.inf) -> Ran:
+        """Let the round go by; see :class:`Rounds`."""
+        self.abandon()
+        live, clock = self.live, self.live.clock
+        begin = clock.monotonic()
+        end = begin + min(self.round_seconds, max(order_changes - clock.now(), self.rounds.shortest))
+        happened = False
+        while (left := end - clock.monotonic()) > 0 and not self._stopping:
+            if happened and self.rounds.end == "next_event" and self._has_idle_gpus():
+                pause = self.rounds.shortest - (clock.monotonic() - begin)
+                if pause <= 0:
+                    break
+                clock.wait(_NEVER, min(pause, left))
+                continue
+            happened = clock.wait(self._event, min(self.rounds.tick, left))
+            self._event.clear()
+            live.tick()
+        with self.turn:
+            return self._book()
+
+    def snapshot(self) -> ClusterState:
+        """The present state in the rows of the present table; only while ``turn`` is held."""
+        with self.live.lock:
+            assert self._layout is not None
+            self._read_again()
+            none = np.zeros(0, dtype=np.int64)
+            return ClusterState(self.live.clock.now(), none, self._assignment(), self._layout.node_up, False)
+
+    def knows(self, job_id: str) -> bool:
+        """Whether the job is in the present table."""
+        return job_id in self._position
+
+    # -- how they work -------------------------------------------------------------------------------------------------
+
+    def _rebuild(self) -> tuple[IntArray | None, bool]:
+        """Make table, catalog and ledger anew if jobs, nodes or rates have changed.
+
+        Returns which row each job had, None if it is as before, and whether nodes have changed.
+        """
+        live = self.live
+        jobs = in_order([job for job in live.jobs.values() if job.outcome is None])
+        layout = live.layout()
+        assert layout is not None
+        same_nodes = self._layout is not None and _same(layout, self._layout)
+        if (
+            same_nodes
+            and self._rates_version == self.oracle.version
+            and [job.job_id for job in jobs] == [job.job_id for job in self._jobs]
+        ):
+            self._jobs = jobs
+            return None, False
+        if not same_nodes:
+            self._layout = layout
+            self.layout_version += 1
+        assert self._layout is not None
+        table = job_table(jobs)
+        self._rates_version = self.oracle.version
+        self.oracle.allow({job.job_id: job.spec.gpu_types for job in jobs if job.spec.gpu_types})
+        for job in self._jobs:
+            if job.job_id not in live.jobs:
+                self.oracle.forget(job.job_id, job.spec.job_type)
+        self.catalog = ConfigurationCatalog(
+            table, self._layout.cluster, self.oracle, every_count_up_to=self.rounds.every_gpu_count_up_to
+        )
+        rows = np.array([self._position.get(job.job_id, -1) for job in jobs], dtype=np.int64)
+        if hasattr(self, "ledger"):
+            self.ledger = self.ledger.renumbered(rows, table)
+        else:
+            self.ledger = JobLedger(table)
+        self._jobs, self._position = jobs, {job.job_id: row for row, job in enumerate(jobs)}
+        kept = set(self._position)
+        self._asked &= kept
+        admitted = np.isin(self.ledger.status, (JobStatus.WAITING, JobStatus.RUNNING))
+        back = [row for row, job in enumerate(jobs) if job.admitted_at is not None and not admitted[row]]
+        if back:
+            # Let in before this scheduler started.
+            back.sort(key=lambda row: jobs[row].admitted_at or 0.0)
+            self.ledger.admit(np.array(back, dtype=np.int64))
+        return rows, not same_nodes
+
+    def _assignment(self) -> Assignment:
+        """What should run by now, in the rows and GPU numbers of the present table and cluster."""
+        grants = {row: self._grant(job) for row, job in enumerate(self._jobs) if job.wanted}
+        empty = Assignment(self.catalog.cluster, self.catalog.table)
+        try:
+            return empty.change((), grants)
+        except CheckError:
+            return self._what_fits(empty, grants)
+
+    def _what_fits(self, assignment: Assignment, grants: Mapping[int, Grant]) -> Assignment:
+        """The grants that a node can still hold that has fewer CPUs or less memory by now; the others are stopped."""
+        with self.live.change():
+            for row, grant in grants.items():
+                try:
+                    assignment = assignment.change((), {row: grant})
+                except CheckError as error:
+                    self.live.stop(self._jobs[row], f"its node has less than it needs: {error}")
+        return assignment
+
+    def _grant(self, job: JobRecord) -> Grant:
+        layout = self._layout
+        assert layout is not None
+        runs = self.live.runs_of(job)
+        nodes, gpus = [], []
+        for run in runs:
+            place = layout.position[run.node, run.gpu_type]
+            slot, offset = layout.slots[place], int(layout.cluster.gpu_offset[place])
+            nodes.append(place)
+            gpus += [offset + slot.gpus.index(index) for index in run.gpus]
+        kind = int(layout.cluster.node_gpu_type[nodes[0]])
+        return Grant(kind, tuple(nodes), tuple(len(run.gpus) for run in runs), tuple(gpus))
+
+    def _read_again(self) -> None:
+        """The records of the table's jobs as they are now; those of jobs that are over as they were last."""
+        self._jobs = [self.live.jobs.get(job.job_id, job) for job in self._jobs]
+
+    def _current(self, row: int) -> JobRecord | None:
+        """The job of a row as it is now; None if it is over."""
+        return self.live.jobs.get(self._jobs[row].job_id)
+
+    def _start(self, row: int, grant: Grant) -> bool:
+        job, layout = self._current(row), self._layout
+        if job is None or layout is None or job.attempt != self._attempts[job.job_id]:
+            return False
+        places: dict[str, list[int]] = {}
+        at = 0
+        for node, count in zip(grant.nodes, grant.counts, strict=True):
+            slot, offset = layout.slots[node], int(layout.cluster.gpu_offset[node])
+            places[slot.node] = sorted(slot.gpus[gpu - offset] for gpu in grant.gpus[at : at + count])
+            at += count
+        return self.live.start(job, layout.cluster.gpu_types[grant.gpu_type], places)
+
+    def _show(self, assignment: Assignment) -> None:
+        """Bring the ledger up to what the records say."""
+        ledger, jobs = self.ledger, self._jobs
+        ledger.status[ledger.active] = JobStatus.WAITING
+        ledger.gpu_type[:], ledger.gpus[:] = -1, 0
+        for row, grant in assignment.grants.items():
+            ledger.status[row] = JobStatus.RUNNING
+            ledger.gpu_type[row], ledger.gpus[row] = grant.gpu_type, grant.num_gpus
+            ledger.nodes[row] = len(grant.nodes)
+        ledger.remaining_steps[:] = remaining_steps(jobs, self.round_seconds)
+        ledger.attained_seconds[:] = [job.attained_seconds for job in jobs]
+        ledger.attained_service[:] = [job.attained_service for job in jobs]
+        ledger.start[:] = [math.nan if job.started_at is None else job.started_at for job in jobs]
+        ledger.preemptions[:] = [job.preemptions for job in jobs]
+        ledger.restarts[:] = [max(job.attempt - 1, 0) for job in jobs]
+        ledger.num_finished = self.live.finished_jobs
+
+    def _has_idle_gpus(self) -> bool:
+        """Whether GPUs that may be used are free, or other nodes are there than the round was decided for."""
+        with self.live.lock:
+            layout = self.live.layout()
+            if layout is None or self._layout is None or not _same(layout, self._layout):
+                return True
+            held = sum(map(len, self.live.held_gpus().values()))
+            return sum(len(slot.gpus) for slot in layout.slots if slot.up) > held
+
+    def _book(self) -> Ran:
+        """Note what ran since the last time, and learn from it."""
+        live = self.live
+        with live.change():
+            for job in live.jobs.values():
+                live.book(job)
+                if job.wanted:
+                    self._learn(job)
+        with live.lock:
+            self._read_again()
+            spells = [spell for spell in live.take_spells() if spell.job_id in self._position]
+            ledger, jobs = self.ledger, self._jobs
+            ledger.remaining_steps[:] = remaining_steps(jobs, self.round_seconds)
+            ledger.attained_seconds[:] = [job.attained_seconds for job in jobs]
+            ledger.attained_service[:] = [job.attained_service for job in jobs]
+            ledger.num_finished = live.finished_jobs
+        code = {name: index for index, name in enumerate(self.catalog.cluster.gpu_types)}
+        return Ran(
+            np.array([self._position[spell.job_id] for spell in spells], dtype=np.int64),
+            np.array([code[spell.gpu_type] for spell in spells], dtype=np.int64),
+            np.array([spell.num_gpus for spell in spells], dtype=np.int64),
+            np.array([spell.seconds for spell in spells], dtype=np.float64),
+        )
+
+    def _learn(self, job: JobRecord) -> None:
+        """What the job reports of its rate, if it is counted in the steps of its user's word."""
+        runs = self.live.runs_of(job)
+        if job.spec.total_steps is None or not runs:
+            return
+        rates = [rate for run in runs if (rate := self.live.watches[run.key].steps_per_second) is not None]
+        if rates:
+            gpus = sum(len(run.gpus) for run in runs)
+            self.oracle.learn(job.job_id, job.spec.job_type, runs[0].gpu_type, gpus, max(rates))
+
+    def _note_round(self, stop: list[int], started: list[int]) -> None:
+        """Log what the round was decided on, as far as it is new, and who started and stopped."""
+        jobs, ledger = self._jobs, self.ledger
+        progress = {
+            job.job_id: [float(ledger.remaining_steps[row]), job.attained_seconds, job.attained_service]
+            for row, job in enumerate(jobs)
+        }
+        new: dict[str, Any] = {name: values for name, values in progress.items() if self._progress.get(name) != values}
+        if new or stop or started:
+            self._progress = progress
+            self.live.note(
+                "round",
+                "",
+                progress=new,
+                stopped=[jobs[row].job_id for row in stop],
+                started=[jobs[row].job_id for row in started],
+            )
+
+
+def _same(one: Layout, other: Layout) -> bool:
+    return one.slots == other.slots and one.cluster.nodes == other.cluster.nodes
+
+
+_NEVER = threading.Event()
+"""Is never set: for pauses."""

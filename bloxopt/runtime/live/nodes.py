@@ -1,0 +1,131 @@
+"""Nodes as they are now: when they were heard from, which GPUs may be used, and what the cluster looks like."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from bloxopt.cluster import Cluster, Node
+from bloxopt.jobs import BoolArray
+from bloxopt.runtime.messages import GpuHealth, GpuInfo, Heartbeat, NodeState
+from bloxopt.runtime.store import NodeRecord
+
+_KNOWN_INSTANCES = 64
+"""Former agents of a node that are remembered, so that what they sent late is known for what it is."""
+
+
+@dataclass(slots=True)
+class Contact:
+    """What is known of a node since the scheduler started, and is not worth storing.
+
+    ``heard`` (monotonic s) when it was last heard from, None for not yet. ``infos`` its GPUs as last measured.
+    ``strays`` are runs alive on it that nobody wants and that are not known to have been there.
+    """
+
+    heard: float | None = None
+    heartbeat_at: float | None = None
+    instance: str = ""
+    sequence: int = -1
+    healthy: bool = True
+    message: str = ""
+    infos: list[GpuInfo] = field(default_factory=list)
+    former: deque[str] = field(default_factory=lambda: deque(maxlen=_KNOWN_INSTANCES))
+    strays: frozenset[tuple[str, int]] = frozenset()
+    state: NodeState = NodeState.LOST
+
+    def is_late(self, heartbeat: Heartbeat) -> bool:
+        """Whether the heartbeat is one that came before, or overtaken by another one of the same agent."""
+        return heartbeat.instance == self.instance and heartbeat.sequence <= self.sequence
+
+    def take(self, heartbeat: Heartbeat) -> None:
+        """Note what a new heartbeat says of the node."""
+        if heartbeat.instance != self.instance:
+            if self.instance:
+                self.former.append(self.instance)
+            self.instance = heartbeat.instance
+        self.sequence = heartbeat.sequence
+        self.healthy, self.message = heartbeat.healthy, heartbeat.message
+        if heartbeat.healthy or heartbeat.gpus:
+            self.infos = heartbeat.gpus
+
+    def state_at(self, now: float, lost_seconds: float, drained: bool) -> NodeState:
+        """The state of the node at ``now`` (monotonic s)."""
+        if self.heard is None or now - self.heard > lost_seconds:
+            return NodeState.LOST
+        if drained:
+            return NodeState.DRAINED
+        return NodeState.UP if self.healthy else NodeState.DEGRADED
+
+
+class Slot(NamedTuple):
+    """The GPUs of one type of one node: what is a node to a policy. ``gpus`` are indices on the node."""
+
+    node: str
+    gpu_type: str
+    gpus: tuple[int, ...]
+    up: bool
+
+
+class Layout(NamedTuple):
+    """The cluster that a policy sees, and what its nodes and GPUs really are."""
+
+    cluster: Cluster
+    slots: tuple[Slot, ...]
+    node_up: BoolArray
+    position: Mapping[tuple[str, str], int]
+    """Place of each (node, GPU type) in the cluster."""
+
+
+def usable_gpus(record: NodeRecord, state: NodeState) -> set[int]:
+    """Indices of the GPUs on which something may start."""
+    if state is not NodeState.UP:
+        return set()
+    return {gpu.index for gpu in record.gpus if gpu.health is not GpuHealth.FAILED}
+
+
+def layout_of(
+    records: Iterable[NodeRecord],
+    states: Mapping[str, NodeState],
+    held: Mapping[str, Mapping[int, str]],
+    stuck: Mapping[str, Collection[int]],
+) -> Layout | None:
+    """The cluster of all registered nodes; None while there is none.
+
+    A node offers what is usable and what jobs ``held`` already, so that they can stay where they are; not what is
+    ``stuck`` in runs that do not end. Nodes of several GPU types are one node for each. They keep their order, and what
+    offers nothing is down.
+    """
+    slots: list[tuple[int, Slot, Node]] = []
+    for record in records:
+        kept = held.get(record.name, {})
+        offered = (usable_gpus(record, states[record.name]) - set(stuck.get(record.name, ()))) | kept.keys()
+        # A GPU that a job holds is there for it under the type it was given as, whatever the node says by now.
+        types = {gpu.index: gpu.gpu_type for gpu in record.gpus} | dict(kept)
+        total = max(len(types), 1)
+        for gpu_type, place in record.slots.items():
+            every = sorted(index for index, kind in types.items() if kind == gpu_type)
+            open_now = [index for index in every if index in offered]
+            gpus = tuple(open_now or every or (0,))
+            part = max(len(every), 1) / total
+            node = Node(
+                name=record.name if len(record.slots) == 1 else f"{record.name}/{gpu_type}",
+                gpu_type=gpu_type,
+                num_gpus=len(gpus),
+                cpus=None if record.cpus is None else record.cpus * part,
+                memory_gib=None if record.memory_gib is None else record.memory_gib * part,
+            )
+            slots.append((place, Slot(record.name, gpu_type, gpus, bool(open_now)), node))
+    if not slots:
+        return None
+    slots.sort(key=lambda entry: entry[0])
+    chosen = tuple(slot for _, slot, _ in slots)
+    return Layout(
+        Cluster(tuple(node for _, _, node in slots)),
+        chosen,
+        np.array([slot.up for slot in chosen], dtype=bool),
+        {(slot.node, slot.gpu_type): place for place, slot in enumerate(chosen)},
+    )

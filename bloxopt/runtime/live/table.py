@@ -1,0 +1,98 @@
+"""Live jobs as the table that policies decide on, and how much of their work is left."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from bloxopt.errors import InputError
+from bloxopt.jobs import FloatArray, JobTable
+from bloxopt.runtime.messages import JobSpec
+from bloxopt.runtime.store import JobRecord
+
+UNKNOWN_DURATION = 3600.0
+"""Seconds that a job of which nothing is known is taken to need."""
+
+_LEAST_LEFT = 1e-6
+"""Part of its work that a job which still runs has left at least."""
+
+
+def check_spec(spec: JobSpec) -> None:
+    """Raise :class:`~bloxopt.errors.InputError` for a job that could never run, whatever the cluster."""
+    low, high = gpu_range(spec)
+    if not low <= spec.num_gpus <= high:
+        raise InputError(
+            f"job {spec.name!r}: num_gpus is {spec.num_gpus}, must be between min_gpus {low} and max_gpus {high}"
+        )
+    texts = [*spec.command, *spec.environment.values(), spec.workdir or ""]
+    if any("\0" in text for text in texts):
+        raise InputError(f"job {spec.name!r}: command, environment and workdir cannot hold a NUL character")
+    if not spec.command[0]:
+        raise InputError(f"job {spec.name!r}: command begins with an empty text: name the program to run")
+    if spec.workdir is not None and (not spec.workdir.startswith("/") or ".." in spec.workdir.split("/")):
+        raise InputError(f"job {spec.name!r}: workdir is {spec.workdir!r}, must be an absolute path without '..'")
+
+
+def gpu_range(spec: JobSpec) -> tuple[int, int]:
+    """Fewest and most GPUs a job can run on."""
+    return (
+        spec.num_gpus if spec.min_gpus is None else spec.min_gpus,
+        spec.num_gpus if spec.max_gpus is None else spec.max_gpus,
+    )
+
+
+def in_order(jobs: Sequence[JobRecord]) -> list[JobRecord]:
+    """The jobs in the order that a table has."""
+    return sorted(jobs, key=lambda job: (job.submitted_at, job.job_id))
+
+
+def work(spec: JobSpec) -> tuple[float, float]:
+    """Steps in all, and the seconds they take on the GPUs asked for, by the user's word.
+
+    Where the steps are not known a step is a second.
+    """
+    duration = UNKNOWN_DURATION if spec.duration is None else spec.duration
+    return (duration if spec.total_steps is None else spec.total_steps), duration
+
+
+def job_table(jobs: Sequence[JobRecord]) -> JobTable:
+    """The table of these jobs, in the same order, which must be that of :func:`in_order`."""
+    works = [work(job.spec) for job in jobs]
+    ranges = [gpu_range(job.spec) for job in jobs]
+    return JobTable.from_columns(
+        job_id=[job.job_id for job in jobs],
+        arrival=[job.submitted_at for job in jobs],
+        job_type=[job.spec.job_type for job in jobs],
+        total_steps=[steps for steps, _ in works],
+        duration=[seconds for _, seconds in works],
+        num_gpus=[job.spec.num_gpus for job in jobs],
+        min_gpus=[low for low, _ in ranges],
+        max_gpus=[high for _, high in ranges],
+        tenant=[job.user for job in jobs],
+        weight=[job.spec.weight for job in jobs],
+        deadline=[
+            math.inf if job.spec.deadline_seconds is None else job.submitted_at + job.spec.deadline_seconds
+            for job in jobs
+        ],
+        restart_cost=[job.spec.restart_cost for job in jobs],
+        cpus_per_gpu=[job.spec.cpus_per_gpu for job in jobs],
+        memory_gib_per_gpu=[job.spec.memory_gib_per_gpu for job in jobs],
+    )
+
+
+def remaining_steps(jobs: Sequence[JobRecord], round_seconds: float) -> FloatArray:
+    """Steps that jobs have left: what they report, else by the time they have had.
+
+    A job that has run for longer than its user said has a round's work left, for as long as it goes on.
+    """
+    left = np.empty(len(jobs))
+    for row, job in enumerate(jobs):
+        total, duration = work(job.spec)
+        if job.spec.total_steps is not None and job.steps > 0:
+            left[row] = max(total - job.steps, _LEAST_LEFT * total)
+        else:
+            done = total / duration * job.attained_service / job.spec.num_gpus
+            left[row] = max(total - done, min(total, total / duration * round_seconds))
+    return left

@@ -1,0 +1,165 @@
+"""Opening the database: durable settings, the schema and its version, and that one scheduler alone uses it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from bloxopt.errors import StoreError
+from bloxopt.runtime.store import schema
+
+BUSY_SECONDS = 10.0
+"""How long a writer waits for another one to finish."""
+
+_LOCK_NUMBER = 0x626C6F78
+"""Of the advisory lock in PostgreSQL that the scheduler holds."""
+
+
+def open_engine(url: str) -> sa.Engine:
+    """An engine for ``url``, a path of a SQLite file or a ``sqlite:///`` or ``postgresql://`` URL; makes the tables.
+
+    Raises :class:`~bloxopt.errors.StoreError` for other kinds of databases, ones that cannot be opened, and those of a
+    newer bloxopt.
+    """
+    parsed = _parsed(url)
+    if parsed.get_backend_name() == "sqlite":
+        return _prepared(_sqlite(parsed), str(parsed.database))
+    engine = sa.create_engine(parsed, pool_pre_ping=True, pool_size=5, max_overflow=5)
+    return _prepared(engine, parsed.render_as_string(hide_password=True))
+
+
+def _parsed(url: str) -> sa.URL:
+    if "://" not in url:
+        return sa.URL.create("sqlite", database=url)
+    try:
+        parsed = sa.make_url(url)
+    except SQLAlchemyError as error:
+        raise StoreError(f"database {url!r} is not a URL: {error}") from None
+    kind = parsed.get_backend_name()
+    if kind == "sqlite":
+        if not parsed.database or parsed.database == ":memory:":
+            raise StoreError("a database in memory would lose every job: name a file, such as sqlite:///bloxopt.db")
+        return parsed
+    if kind == "postgresql":
+        return parsed.set(drivername="postgresql+psycopg")
+    raise StoreError(f"database {kind!r} is not known: use a path, sqlite:///PATH or postgresql://USER@HOST/NAME")
+
+
+def _sqlite(url: sa.URL) -> sa.Engine:
+    path = Path(str(url.database))
+    if not path.parent.is_dir():
+        raise StoreError(f"{path}: there is no folder {str(path.parent)!r} for the database: make it first")
+    if not path.exists():
+        # Before anything is in it: what users run is nobody else's business.
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+        except OSError as error:
+            raise StoreError(f"{path}: {error.strerror}") from None
+    engine = sa.create_engine(url, connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False})
+
+    @sa.event.listens_for(engine, "connect")
+    def _settings(connection: Any, _: Any) -> None:
+        connection.isolation_level = None  # transactions are begun below, not by the driver when it sees fit
+        for setting in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+            connection.execute(f"PRAGMA {setting}")
+
+    @sa.event.listens_for(engine, "begin")
+    def _begin(connection: sa.Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.get_execution_options().get("writes") else "BEGIN")
+
+    return engine
+
+
+def _prepared(engine: sa.Engine, name: str) -> sa.Engine:
+    """The engine with the tables made; raises for a schema that this version does not know."""
+    with failures(f"database {name}"), engine.execution_options(writes=True).begin() as connection:
+        if sa.inspect(connection).has_table(schema.meta.name):
+            row = connection.execute(
+                sa.select(schema.meta.c.value).where(schema.meta.c.name == "schema_version")
+            ).first()
+            found = None if row is None else str(row[0])
+            if found != str(schema.SCHEMA_VERSION):
+                newer = found is not None and found.isdecimal() and int(found) > schema.SCHEMA_VERSION
+                raise StoreError(
+                    f"database {name} has schema version {found}, and this bloxopt knows {schema.SCHEMA_VERSION}: "
+                    + ("upgrade bloxopt" if newer else "it was not made by bloxopt, so use another database")
+                )
+        else:
+            schema.metadata.create_all(connection)
+            connection.execute(schema.meta.insert().values(name="schema_version", value=str(schema.SCHEMA_VERSION)))
+    return engine
+
+
+@contextmanager
+def failures(what: str) -> Iterator[None]:
+    """Database errors inside become :class:`~bloxopt.errors.StoreError` that say ``what`` failed."""
+    try:
+        yield
+    except DBAPIError as error:
+        cause = str(error.orig).strip().splitlines()
+        raise StoreError(f"{what}: {cause[0] if cause else type(error.orig).__name__}") from error
+    except SQLAlchemyError as error:
+        raise StoreError(f"{what}: {str(error).splitlines()[0]}") from error
+
+
+class Ownership:
+    """Held by the one scheduler that uses a database; a second one is refused, and gets it when the first is gone."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._file: IO[str] | None = None
+        self._connection: sa.Connection | None = None
+        self._engine = engine
+        if engine.dialect.name == "sqlite":
+            path = f"{engine.url.database}.lock"
+            try:
+                self._file = open(path, "a")  # noqa: SIM115 - held for as long as the scheduler runs
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self.close()
+                raise _taken(str(engine.url.database)) from None
+            except OSError as error:
+                raise StoreError(f"{path}: {error.strerror}") from None
+        else:
+            self._take()
+
+    def _take(self) -> None:
+        name = self._engine.url.render_as_string(hide_password=True)
+        with failures(f"database {name}"):
+            self._connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+            if not self._connection.scalar(sa.select(sa.func.pg_try_advisory_lock(_LOCK_NUMBER))):
+                self.close()
+                raise _taken(name)
+
+    def check(self) -> None:
+        """Raise :class:`~bloxopt.errors.StoreError` unless the database is still this scheduler's alone."""
+        if self._engine.dialect.name == "sqlite":
+            return
+        try:
+            if self._connection is not None:
+                self._connection.scalar(sa.select(1))
+                return
+        except SQLAlchemyError:
+            # The lock went with its connection. Whoever takes it first goes on.
+            self.close()
+        self._take()
+
+    def close(self) -> None:
+        """Give the database up."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        if self._connection is not None:
+            self._connection.invalidate()
+            self._connection.close()
+            self._connection = None
+
+
+def _taken(name: str) -> StoreError:
+    return StoreError(f"database {name} is in use by another scheduler: stop that one first, or use another database")

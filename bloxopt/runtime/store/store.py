@@ -1,0 +1,270 @@
+"""The store itself: facts in, facts out, each change as one transaction."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from bloxopt.errors import StoreError
+from bloxopt.runtime.messages import GpuInfo, JobSpec, JobStatus, RunState
+from bloxopt.runtime.store import schema
+from bloxopt.runtime.store.database import Ownership, failures, open_engine
+from bloxopt.runtime.store.facts import FINAL, Change, Event, Facts, JobRecord, NodeRecord, RunRecord, TokenRecord
+
+_JOB_FIXED = ("job_id", "user", "spec", "submitted_at", "submission_key")
+_RUN_FIXED = ("job_id", "attempt", "node")
+
+
+class Store:
+    """Jobs, runs, nodes, tokens and events in a database, which one scheduler alone may write.
+
+    Methods may be called from many threads. Raises :class:`~bloxopt.errors.StoreError` for a database that cannot be
+    opened, that another scheduler uses, or that fails: nothing of a change is stored then.
+    """
+
+    def __init__(self, url: str, owned: bool = True) -> None:
+        self._engine = open_engine(url)
+        self._writer = self._engine.execution_options(writes=True)
+        self._write_lock = threading.Lock()
+        self._ownership: Ownership | None = None
+        try:
+            if owned:
+                self._ownership = Ownership(self._engine)
+        except StoreError:
+            self._engine.dispose()
+            raise
+
+    def close(self) -> None:
+        """Let go of the database."""
+        if self._ownership is not None:
+            self._ownership.close()
+        self._engine.dispose()
+
+    def check(self) -> None:
+        """Raise :class:`~bloxopt.errors.StoreError` unless the database answers and is this scheduler's alone."""
+        with self._write_lock:
+            if self._ownership is not None:
+                self._ownership.check()
+        with failures("the database does not answer"), self._engine.connect() as connection:
+            connection.execute(sa.select(1))
+
+    def commit(self, change: Change) -> None:
+        """Store all of a change, durably, or nothing of it."""
+        if not change:
+            return
+        with self._write_lock:
+            if self._ownership is not None:
+                self._ownership.check()
+            with failures("the change was not stored"), self._writer.begin() as connection:
+                self._upsert(connection, schema.nodes, [_node_row(node) for node in change.nodes.values()], ("name",))
+                self._upsert(connection, schema.jobs, [_job_row(job) for job in change.jobs.values()], _JOB_FIXED)
+                self._upsert(connection, schema.runs, [_run_row(run) for run in change.runs.values()], _RUN_FIXED)
+                if change.events:
+                    connection.execute(schema.events.insert(), [event._asdict() for event in change.events])
+
+    def _upsert(
+        self, connection: sa.Connection, table: sa.Table, rows: list[dict[str, Any]], fixed: Sequence[str]
+    ) -> None:
+        if not rows:
+            return
+        dialect: Any = sqlite if self._engine.dialect.name == "sqlite" else postgresql
+        insert = dialect.insert(table)
+        changed = {name: insert.excluded[name] for name in rows[0] if name not in fixed}
+        keys = [column.name for column in table.primary_key.columns]
+        connection.execute(insert.on_conflict_do_update(index_elements=keys, set_=changed), rows)
+
+    def load(self) -> Facts:
+        """What a scheduler goes on from."""
+        jobs, runs, nodes = schema.jobs, schema.runs, schema.nodes
+        unfinished = jobs.c.status.not_in([status.value for status in FINAL])
+        with failures("the jobs cannot be read"), self._engine.begin() as connection:
+            found = connection.execute(sa.select(jobs).where(unfinished).order_by(jobs.c.submitted_at, jobs.c.job_id))
+            kept = connection.execute(
+                sa.select(runs)
+                .join(jobs, jobs.c.job_id == runs.c.job_id)
+                .where(unfinished, sa.or_(runs.c.attempt == jobs.c.attempt, runs.c.ended_at.is_(None)))
+            )
+            hosts = connection.execute(sa.select(nodes).order_by(nodes.c.registered_at, nodes.c.name))
+            finished = connection.scalar(sa.select(sa.func.count()).select_from(jobs).where(~unfinished))
+            latest = connection.scalar(sa.select(sa.func.max(schema.events.c.time)))
+            return Facts(
+                [_job(row) for row in found.mappings()],
+                [_run(row) for row in kept.mappings()],
+                [_node(row) for row in hosts.mappings()],
+                finished or 0,
+                latest or 0.0,
+            )
+
+    def job(self, job_id: str) -> JobRecord | None:
+        """The job of that id, finished or not."""
+        with failures("the job cannot be read"), self._engine.connect() as connection:
+            row = connection.execute(sa.select(schema.jobs).where(schema.jobs.c.job_id == job_id)).mappings().first()
+        return None if row is None else _job(row)
+
+    def jobs(
+        self,
+        user: str | None = None,
+        status: Sequence[JobStatus] = (),
+        limit: int = 100,
+        before: tuple[float, str] | None = None,
+    ) -> list[JobRecord]:
+        """Jobs, the latest first; ``before`` the (submission time, id) of the last one of the page before."""
+        jobs = schema.jobs
+        query = sa.select(jobs).order_by(jobs.c.submitted_at.desc(), jobs.c.job_id.desc()).limit(limit)
+        if user is not None:
+            query = query.where(jobs.c.user == user)
+        if status:
+            query = query.where(jobs.c.status.in_([entry.value for entry in status]))
+        if before is not None:
+            query = query.where(sa.tuple_(jobs.c.submitted_at, jobs.c.job_id) < sa.tuple_(*before))
+        with failures("the jobs cannot be read"), self._engine.connect() as connection:
+            return [_job(row) for row in connection.execute(query).mappings()]
+
+    def submitted(self, keys: Sequence[str]) -> dict[str, str]:
+        """Ids of the jobs that were submitted under these keys before, by key."""
+        jobs = schema.jobs
+        query = sa.select(jobs.c.submission_key, jobs.c.job_id).where(jobs.c.submission_key.in_(keys))
+        with failures("the jobs cannot be read"), self._engine.connect() as connection:
+            return {str(key): str(job_id) for key, job_id in connection.execute(query)}
+
+    def runs(self, job_id: str) -> list[RunRecord]:
+        """Every run that a job ever had, by attempt and node rank."""
+        runs = schema.runs
+        query = sa.select(runs).where(runs.c.job_id == job_id).order_by(runs.c.attempt, runs.c.node_rank)
+        with failures("the runs cannot be read"), self._engine.connect() as connection:
+            return [_run(row) for row in connection.execute(query).mappings()]
+
+    def events(
+        self, subject: str | None = None, after: int = 0, limit: int = 1000, kinds: Sequence[str] = ()
+    ) -> list[tuple[int, Event]]:
+        """Events and their numbers in the order in which they were stored, those after number ``after``."""
+        events = schema.events
+        query = sa.select(events).where(events.c.number > after).order_by(events.c.number).limit(limit)
+        if subject is not None:
+            query = query.where(events.c.subject == subject)
+        if kinds:
+            query = query.where(events.c.kind.in_(kinds))
+        with failures("the history cannot be read"), self._engine.connect() as connection:
+            rows = connection.execute(query).mappings()
+            return [(row["number"], Event(row["time"], row["kind"], row["subject"], row["data"])) for row in rows]
+
+    def tokens(self) -> list[TokenRecord]:
+        """Every token there is, revoked ones too, the oldest first."""
+        query = sa.select(schema.tokens).order_by(schema.tokens.c.created_at, schema.tokens.c.token_id)
+        with failures("the tokens cannot be read"), self._engine.connect() as connection:
+            return [TokenRecord(**row) for row in connection.execute(query).mappings()]
+
+    def add_token(self, token: TokenRecord) -> None:
+        """Store a token."""
+        values = {name: getattr(token, name) for name in TokenRecord.__slots__}
+        with self._write_lock, failures("the token was not stored"), self._writer.begin() as connection:
+            connection.execute(schema.tokens.insert().values(**values))
+
+    def revoke_token(self, token: TokenRecord, now: float) -> TokenRecord:
+        """Revoke a token; one that is revoked already stays as it is."""
+        tokens = schema.tokens
+        with self._write_lock, failures("the token was not revoked"), self._writer.begin() as connection:
+            connection.execute(
+                tokens.update()
+                .where(tokens.c.token_id == token.token_id, tokens.c.revoked_at.is_(None))
+                .values(revoked_at=now)
+            )
+        return token if token.revoked_at is not None else replace(token, revoked_at=now)
+
+
+def backup(url: str, target: str | Path) -> None:
+    """Copy a SQLite database to the file ``target`` while a scheduler uses it.
+
+    Raises :class:`~bloxopt.errors.StoreError` for a file that is there already, and for PostgreSQL, which ``pg_dump``
+    copies.
+    """
+    store = Store(url, owned=False)
+    try:
+        engine = store._engine
+        if engine.dialect.name != "sqlite":
+            raise StoreError("a PostgreSQL database is backed up with pg_dump: pg_dump --format=custom NAME > FILE")
+        _copy(str(engine.url.database), Path(target))
+    finally:
+        store.close()
+
+
+def restore(source: str | Path, url: str) -> None:
+    """Make the SQLite database ``url`` from a backup, which is checked first.
+
+    Raises :class:`~bloxopt.errors.StoreError` for a database that is there already, and for a file that is no backup.
+    """
+    if not Path(source).is_file():
+        raise StoreError(f"{source}: no such backup")
+    if "://" in url and not url.startswith("sqlite:///"):
+        raise StoreError("a PostgreSQL database is restored with pg_restore: pg_restore --dbname=NAME FILE")
+    Store(str(source), owned=False).close()
+    _copy(str(source), Path(url.removeprefix("sqlite:///")))
+
+
+def _copy(source: str, target: Path) -> None:
+    """Copy one SQLite file into a new one, by its own online backup."""
+    try:
+        os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    except FileExistsError:
+        raise StoreError(f"{target} is there already: name a new file") from None
+    except OSError as error:
+        raise StoreError(f"{target}: {error.strerror}") from None
+    reading, writing = sqlite3.connect(source), sqlite3.connect(target)
+    try:
+        reading.backup(writing)
+        fault = writing.execute("PRAGMA integrity_check").fetchone()[0]
+        if fault != "ok":
+            raise StoreError(f"{target}: the copy is damaged: {fault}")
+    except sqlite3.Error as error:
+        raise StoreError(f"{target}: {error}") from error
+    finally:
+        reading.close()
+        writing.close()
+
+
+def _job_row(job: JobRecord) -> dict[str, Any]:
+    row = {name: getattr(job, name) for name in JobRecord.__slots__}
+    row["spec"] = job.spec.model_dump(mode="json", exclude_defaults=True)
+    row["status"] = job.status.value
+    row["outcome"] = None if job.outcome is None else job.outcome.value
+    return row
+
+
+def _job(row: Any) -> JobRecord:
+    values = dict(row)
+    values["spec"] = JobSpec.model_validate(values["spec"])
+    values["status"] = JobStatus(values["status"])
+    values["outcome"] = None if values["outcome"] is None else JobStatus(values["outcome"])
+    return JobRecord(**values)
+
+
+def _run_row(run: RunRecord) -> dict[str, Any]:
+    row = {name: getattr(run, name) for name in RunRecord.__slots__}
+    row["state"] = None if run.state is None else run.state.value
+    return row
+
+
+def _run(row: Any) -> RunRecord:
+    values = dict(row)
+    values["state"] = None if values["state"] is None else RunState(values["state"])
+    return RunRecord(**values)
+
+
+def _node_row(node: NodeRecord) -> dict[str, Any]:
+    row = {name: getattr(node, name) for name in NodeRecord.__slots__}
+    row["gpus"] = [gpu.model_dump(mode="json", exclude_defaults=True) for gpu in node.gpus]
+    return row
+
+
+def _node(row: Any) -> NodeRecord:
+    values = dict(row)
+    values["gpus"] = [GpuInfo.model_validate(gpu) for gpu in values["gpus"]]
+    return NodeRecord(**values)

@@ -11,6 +11,7 @@ import pandas as pd
 
 from bloxopt.errors import ResultError
 from bloxopt.experiments.gantt import draw_gantt
+from bloxopt.experiments.solves_plot import plot_solves
 from bloxopt.experiments.style import PALETTE, figure, line_style, save_figure
 from bloxopt.jobs import FloatArray
 
@@ -101,10 +102,11 @@ PLOTS: Mapping[str, Any] = {
     "utilisation": plot_utilisation,
     "queue_length": plot_queue_length,
     "gantt": plot_gantt,
+    "solves": plot_solves,
 }
 """File name to function, for one result."""
 
-OVERLAYS: Mapping[str, Any] = {name: plot for name, plot in PLOTS.items() if plot is not plot_gantt}
+OVERLAYS: Mapping[str, Any] = {name: plot for name, plot in PLOTS.items() if plot not in (plot_gantt, plot_solves)}
 """Those that compare several results."""
 
 

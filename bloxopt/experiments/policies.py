@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bloxopt.arguments import check_options, unknown_name
+from bloxopt.arguments import as_in_files, check_options, unknown_name
 from bloxopt.errors import ConfigError, guarded
 
 if TYPE_CHECKING:
@@ -30,14 +30,16 @@ def make_policy(name: str, options: dict[str, Any]) -> Policy:
 
     Raises :class:`~bloxopt.errors.ConfigError` naming the file, what it lacks, or the options that do not fit.
     """
-    from bloxopt.formulations.policies import get_policy
+    from bloxopt.formulations.policies import ALIASES, POLICIES, get_policy
     from bloxopt.formulations.policy import Policy
 
     if not is_policy_file(name):
-        return get_policy(name, **options)
+        known = ALIASES.get(name, name)
+        return get_policy(name, **(as_in_files(POLICIES.get(known), options) if known in POLICIES else options))
     source = _from_file(name)
     if not isinstance(source, Policy) and callable(source):
         with guarded(f"policy {name!r}", ConfigError):
+            options = as_in_files(source, options)
             check_options(source, options, f"policy {name!r}", ConfigError)
             source = source(**options)
     elif options:

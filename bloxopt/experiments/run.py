@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bloxopt.arguments import as_in_files
 from bloxopt.errors import BloxoptError, ConfigError
 from bloxopt.experiments.config import Experiment, TraceSection
 from bloxopt.experiments.policies import make_policy, policy_file
@@ -189,22 +190,27 @@ def _policy(experiment: Experiment) -> Policy:
 
 
 def _admission(experiment: Experiment) -> Admission:
-    from bloxopt.admission import get_admission
+    from bloxopt.admission import ADMISSIONS, get_admission
 
+    name = experiment.admission.name
     with _at(experiment, "admission.name", "admission.options"):
-        return get_admission(experiment.admission.name, **experiment.admission.options)
+        return get_admission(name, **as_in_files(ADMISSIONS.get(name), experiment.admission.options))
 
 
 def _options(experiment: Experiment) -> SimulationOptions:
-    from bloxopt.hosts import as_profiles, get_host_allocation
-    from bloxopt.placement import get_placement
-    from bloxopt.selection import get_selector
+    from bloxopt.hosts import HOST_ALLOCATIONS, as_profiles, get_host_allocation
+    from bloxopt.placement import PLACEMENTS, get_placement
+    from bloxopt.selection import SELECTORS, get_selector
     from bloxopt.simulation import PRESETS
 
     section = experiment.simulation
     changes = section.model_dump(exclude_none=True, exclude={"preset", "seed", "max_rounds"})
     with _at(experiment, "simulation"):
         options: SimulationOptions = PRESETS.get(section.preset).with_(**changes)
+    for kind, names in (("selector", SELECTORS), ("placement", PLACEMENTS), ("host_allocation", HOST_ALLOCATIONS)):
+        if changes.get(f"{kind}_options") and (name := getattr(options, kind)) is not None:
+            written = as_in_files(names.get(name), changes[f"{kind}_options"])
+            options = options.with_(**{f"{kind}_options": written})
     with _at(experiment, "simulation.selector_options"):
         get_selector(options.selector, **options.selector_options)
     with _at(experiment, "simulation.placement_options"):

@@ -45,6 +45,7 @@ def hand_made_result(**config: object) -> SimulationResult:
             "started": [1, 1, 1],
             "stopped": [0, 1, 0],
             "solved": [True, True, False],
+            "rung": ["solved", "greedy", None],
             "termination": ["optimal", "optimal", None],
             "solver": ["highs", "highs", None],
             "objective": [1.0, 0.5, np.nan],
@@ -53,6 +54,7 @@ def hand_made_result(**config: object) -> SimulationResult:
             "solves": [1, 1, 0],
             "solve_seconds": [0.01, 0.02, 0.0],
             "build_seconds": [0.001, 0.002, 0.0],
+            "decide_seconds": [0.015, 0.025, 0.001],
         }
     )
     placements = pd.DataFrame(

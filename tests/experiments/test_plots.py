@@ -183,7 +183,7 @@ def test_no_lane_is_used_twice_at_once_and_none_is_added_in_vain(spells):
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
 def test_plots_are_images_of_the_format_asked_for(result, make_result, tmp_path, ending):
     written = plots.plot_result(result, tmp_path, [ending])
-    assert sorted(path.stem for path in written) == ["gantt", "jct_cdf", "queue_length", "utilisation"]
+    assert sorted(path.stem for path in written) == ["gantt", "jct_cdf", "queue_length", "solves", "utilisation"]
     for path in written:
         assert path.read_bytes().startswith(SIGNATURES[ending])
         assert path.stat().st_size > 3000
@@ -208,3 +208,29 @@ def test_a_result_in_which_nothing_ran_can_still_be_drawn(make_result):
     empty = SimulationResult(jobs, base.rounds.iloc[:0], base.placements.iloc[:0], base.config)
     for plot in plots.PLOTS.values():
         plot(empty).canvas.draw()
+
+
+def test_every_plan_is_drawn_with_its_gap_and_its_rung_and_the_time_it_took(make_result):
+    result = make_result(options={"round_budget": 0.02})
+    result.rounds["gap"] = [1e-4, np.nan, np.nan]
+    above, below = (drawing := plots.PLOTS["solves"](result)).axes
+    by_label = {line.get_label(): line for line in above.get_lines()}
+    np.testing.assert_allclose(by_label["solved (1)"].get_xydata(), [[0.0, 1e-4]])
+    assert "greedy (1)" in by_label
+    assert [line.get_marker() for line in above.get_lines() if len(line.get_xdata())] == [".", "x"], "no bound, no gap"
+    times = np.concatenate([line.get_ydata() for line in below.get_lines() if line.get_marker() == "."])
+    np.testing.assert_allclose(times, [15.0, 25.0])
+    assert [line.get_ydata() for line in below.get_lines() if line.get_linestyle() == "--"] == [[20.0, 20.0]]
+    assert [text.get_text() for text in drawing.legends[0].get_texts()] == ["solved (1)", "greedy (1)"]
+
+
+def test_a_simulation_without_plans_has_an_empty_figure(result):
+    result.rounds["solved"] = False
+    above, _ = plots.PLOTS["solves"](result).axes
+    assert len(above.get_lines()) == 0
+
+
+def test_results_of_before_rounds_had_rungs_are_drawn_too(result):
+    rounds = result.rounds.drop(columns=["rung", "decide_seconds"])
+    older = SimulationResult(result.jobs, rounds, result.placements, result.config)
+    assert len(plots.PLOTS["solves"](older).axes) == 2

@@ -39,7 +39,11 @@ def test_a_result_without_rounds_or_placements_comes_back(make_result, tmp_path)
 
 def test_the_folder_holds_tables_summary_configuration_versions_and_plots(result, tmp_path):
     folder = save_result(result, tmp_path / "run", experiment=EXPERIMENT, plot_formats=["png", "svg"])
-    plots = {f"{name}.{end}" for name in ("jct_cdf", "utilisation", "queue_length", "gantt") for end in ("png", "svg")}
+    plots = {
+        f"{name}.{end}"
+        for name in ("jct_cdf", "utilisation", "queue_length", "gantt", "solves")
+        for end in ("png", "svg")
+    }
     tables = {"jobs.parquet", "rounds.parquet", "placements.parquet"}
     assert {file.name for file in folder.iterdir()} == {
         "summary.json",

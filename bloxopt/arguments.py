@@ -78,6 +78,19 @@ def check_options(
         raise _about(missing, error(f"{what}: option {missing!r} is missing")) from None
 
 
+def as_in_files(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as a file writes them: ``"none"`` is no value where the function takes none, and takes no such text."""
+    known = inspect.signature(function).parameters
+
+    def value_of(name: str, value: Any) -> Any:
+        if not isinstance(value, str) or value != "none" or name not in known:
+            return value
+        hint = _annotation(function, known[name])
+        return None if fits(None, hint) and not fits(value, hint) else value
+
+    return {name: value_of(name, value) for name, value in options.items()}
+
+
 def fits(value: object, hint: Any) -> bool:
     """Whether a value is of the kind an annotation says; kinds that are not told apart here fit always.
 

@@ -131,6 +131,10 @@ class AutomaticPolicy(Policy):
         for candidate in chosen:
             if not isinstance(candidate, Policy):
                 raise FormulationError(f"policy {self.name!r}: candidate {shown(candidate)} is not a Policy")
+            if isinstance(candidate, AutomaticPolicy):
+                raise FormulationError(
+                    f"policy {self.name!r}: candidate {candidate.name!r} chooses among policies itself: name those"
+                )
         if len(chosen) < 2:
             raise FormulationError(f"policy {self.name!r}: needs at least two candidates, has {len(chosen)}")
         if not hasattr(self.rule, "choose"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,10 @@ _MOST_PAIRS = 1 << 21
 """Pairs of jobs and samples that are looked at in one go."""
 
 
+def _is_list(value: object) -> bool:
+    return isinstance(value, Iterable) and not isinstance(value, (bytes, Mapping))
+
+
 class DurationDistribution:
     """An empirical distribution of service, ``samples`` > 0 in ascending order (seconds or GPU-seconds).
 
@@ -31,7 +35,7 @@ class DurationDistribution:
             samples: NDArray[Any] = _read(Path(durations))
         else:
             wanted = "numbers > 0, or the path of a file with one a line"
-            listed = list(durations) if isinstance(durations, Iterable) else durations
+            listed = list(durations) if _is_list(durations) else durations
             samples = real_numbers("durations", listed, wanted)
             wrong = ~(np.isfinite(samples) & (samples > 0))
             if samples.ndim != 1 or not len(samples):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bloxopt.errors import FormulationError
-from bloxopt.formulations.checks import checked_amount, checked_flag
+from bloxopt.formulations.checks import checked_amount, checked_flag, shown
 from bloxopt.formulations.expressions import build_affine
 from bloxopt.formulations.measures import NormalizedThroughput
 from bloxopt.formulations.objectives import Objective
@@ -39,8 +39,8 @@ class RandomPairs(Objective):
     def __post_init__(self) -> None:
         checked_amount("RandomPairs", "keep", self.keep)
         checked_flag("RandomPairs", "blindly", self.blindly)
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
-            raise FormulationError(f"RandomPairs: seed is {self.seed!r}, must be a whole number")
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
+            raise FormulationError(f"RandomPairs: seed is {shown(self.seed)}, must be a whole number >= 0")
 
     def solve(self, session: Session) -> Outcome:
         space = session.space

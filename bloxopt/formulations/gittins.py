@@ -46,7 +46,8 @@ class GittinsIndex(_FromDistribution):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_quantum("GittinsIndex", self.quantum)
+        if self.quantum is not None:
+            object.__setattr__(self, "quantum", _checked_quantum("GittinsIndex", self.quantum))
 
     def key(self, space: AllocationSpace) -> FloatArray:
         return -self.distribution.gittins_index(self.service(space), self.quantum)[0]
@@ -72,7 +73,7 @@ class TiresiasGittinsRank(_FromDistribution):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_quantum("TiresiasGittinsRank", self.quantum, required=True)
+        object.__setattr__(self, "quantum", _checked_quantum("TiresiasGittinsRank", self.quantum))
 
     def key(self, space: AllocationSpace) -> FloatArray:
         samples = self.distribution.samples
@@ -97,8 +98,8 @@ class ExpectedRemaining(_FromDistribution):
         return self.distribution.mean_remaining(self.service(space))
 
 
-def _check_quantum(user: str, quantum: float | None, required: bool = False) -> None:
-    if quantum is None and not required:
-        return
-    if checked_amount(user, "quantum", quantum) <= 0:
+def _checked_quantum(user: str, quantum: float) -> float:
+    service = checked_amount(user, "quantum", quantum)
+    if service <= 0:
         raise FormulationError(f"{user}: quantum is {shown(quantum)}, must be greater than 0")
+    return service

@@ -68,9 +68,8 @@ class NashWelfareWindow(Objective):
                 raise FormulationError(
                     f"{user}: {name} is {shown(value)}, must be a whole number from 1 to {MOST_ROUNDS}"
                 )
-        checked_amount(user, "makespan_weight", self.makespan_weight)
-        checked_amount(user, "fairness_power", self.fairness_power)
-        checked_amount(user, "largest_ratio", self.largest_ratio, lowest=1e-3)
+        for name, lowest in (("makespan_weight", 0.0), ("fairness_power", 0.0), ("largest_ratio", 1e-3)):
+            object.__setattr__(self, name, checked_amount(user, name, getattr(self, name), lowest))
         checked_amount(user, "origin", self.origin, lowest=1e-12, highest=1.0)
         points = np.asarray(self.points, dtype=np.float64) if _numbers(self.points) else np.zeros(0)
         ascending = len(points) >= 2 and bool((np.diff(points) > 0).all())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,7 +36,7 @@ class ServiceQueue(OrderKey):
 
     def __post_init__(self) -> None:
         name = type(self).__name__
-        if isinstance(self.limits, str) or not isinstance(self.limits, Iterable):
+        if isinstance(self.limits, (str, bytes, Mapping)) or not isinstance(self.limits, Iterable):
             raise FormulationError(f"{name}: limits is {shown(self.limits)}, must be a list of amounts of service")
         limits = tuple(checked_amount(name, "a limit", limit) for limit in self.limits)
         if any(low >= high for low, high in zip((0.0, *limits), limits, strict=False)):

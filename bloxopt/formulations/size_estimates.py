@@ -27,7 +27,8 @@ def estimated_steps(space: AllocationSpace, error: float, seed: int) -> FloatArr
     drawn = space.ledger.memory(f"size_estimates.{seed}", math.nan)
     if math.isnan(drawn[0]):
         drawn[:] = np.random.default_rng(seed).standard_normal(len(drawn))
-    return total * np.exp(error * drawn[space.index])
+    with np.errstate(over="ignore"):  # an estimate may be beyond all numbers
+        return total * np.exp(error * drawn[space.index])
 
 
 def seconds_as_requested(space: AllocationSpace, steps: FloatArray, as_it_runs: bool = False) -> FloatArray:

@@ -35,7 +35,7 @@ class HostRates:
             if unknown.size:
                 raise InputError(
                     f"node {cluster.nodes[unknown[0]].name!r} does not say how many {what} it has: a host allocation "
-                    "divides CPUs and memory, so give every node cpus and memory_gib (a cluster file, not a string)"
+                    "divides CPUs and memory, so give every node both, such as 4x8xV100:24cpus:500gib"
                 )
         if self.table.has_shares:
             row = int(np.argmax(self.table.gpu_share < 1.0))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bloxopt.errors import ConfigError
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import BoolArray, FloatArray
 from bloxopt.selection.base import NO_SHARE, Decision, Plan, fill, first_of_each
@@ -44,6 +45,8 @@ class Priorities:
     ) -> None:
         self.type_order = None if type_order is None else [name.lower() for name in type_order]
         self.fill_each_type = fill_each_type
+        if shuffle_seed is not None and shuffle_seed < 0:
+            raise ConfigError(f"selector 'priorities': shuffle_seed is {shuffle_seed}, must be a whole number >= 0")
         self._shuffler = None if shuffle_seed is None else random.Random(shuffle_seed)
 
     def replanned(self, previous: Plan | None, space: AllocationSpace) -> None:

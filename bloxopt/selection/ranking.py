@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bloxopt.errors import FormulationError
+from bloxopt.errors import ConfigError, FormulationError
 from bloxopt.formulations.space import AllocationSpace, ConfigurationCatalog
 from bloxopt.jobs import FloatArray
 from bloxopt.placement.passes import preferred_types
@@ -28,6 +28,10 @@ class Ranking:
     needs_plan = False
 
     def __init__(self, starvation_seconds: float | None = None) -> None:
+        if starvation_seconds is not None and not starvation_seconds >= 0:
+            raise ConfigError(
+                f"selector 'ranking': starvation_seconds is {starvation_seconds!r}, must be a number of seconds >= 0"
+            )
         self.starvation_seconds = starvation_seconds
         self._catalog: ConfigurationCatalog | None = None
         self._num_gpus: list[int] = []

@@ -9,11 +9,12 @@ from typing import get_args
 
 import pytest
 
-from bloxopt.errors import ConfigError
+from bloxopt.errors import BloxoptError, ConfigError
 from bloxopt.experiments import load_experiment, make_experiment, resolve
 from bloxopt.experiments.comparison import AXES
 from bloxopt.experiments.config import CompareSection, SimulationSection
 from bloxopt.experiments.files import toml_text
+from bloxopt.experiments.policies import make_policy
 from bloxopt.experiments.run import check_inputs
 from bloxopt.simulation import SimulationOptions
 from bloxopt.simulation.options import PhaseChange, Progress, RoundEnd
@@ -186,6 +187,23 @@ def test_a_resolved_experiment_written_as_toml_reads_back_equal(tmp_path):
 def test_every_option_of_a_simulation_can_stand_in_a_file():
     # The preset's solver stands in [solver].
     assert {field.name for field in fields(SimulationOptions)} - {"solver"} <= set(SimulationSection.model_fields)
+
+
+def test_none_in_a_table_of_options_is_no_value_where_an_option_may_have_none():
+    def options_of(policy):
+        experiment = make_experiment(
+            {"trace": "gavel-15", "policy": policy, "simulation": {"selector": "exact", **limit}}
+        )
+        return make_policy(experiment.policy.name, experiment.policy.options), check_inputs([resolve(experiment)])
+
+    limit = {"selector_options": {"time_limit": "none"}}
+    made, _ = options_of({"name": "gittins", "options": {"quantum": "none"}})
+    assert made.objective.order[0].quantum is None
+    with pytest.raises(BloxoptError, match="default entity 'none'"):
+        # A name that an option may have stays one.
+        options_of({"name": "hierarchical", "options": {"entities": {"a": 1}, "default": "none"}})
+    with pytest.raises(BloxoptError, match="backfill is 'none', must be true or false"):
+        options_of({"name": "fifo", "options": {"backfill": "none"}})
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from bloxopt.formulations import CompletionMatching, Policy
+from bloxopt.formulations.checks import checked_amount
 
 
 def allox(
@@ -18,6 +19,7 @@ def allox(
     ``alpha`` is the part of the waiting jobs, first to arrive, that takes part (fairness); ``preemptive`` matches
     running jobs anew as well; ``method="program"`` solves the linear program instead of the network flow.
     """
+    checked_amount("allox", "alpha", alpha, 0.0, 1.0)
     return Policy(
         objective=CompletionMatching(alpha, preemptive, method),
         **{

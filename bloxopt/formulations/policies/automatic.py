@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from bloxopt.errors import FormulationError
+from bloxopt.errors import FormulationError, UnknownNameError
 from bloxopt.formulations.automatic import AutomaticPolicy, ByLoad, BySimulation
 from bloxopt.formulations.policies import get_policy
 from bloxopt.formulations.policy import Policy
@@ -30,13 +30,29 @@ def automatic(
         "description": f"the best of {', '.join(candidates)}, chosen by {rule}",
         **options,
     }
+    unused = {
+        "simulation": {"limits": len(limits) > 0, "hysteresis": hysteresis != 0.1},
+        "load": {"horizon": horizon != 86_400.0, "interval": interval != 3_600.0, "metric": metric != "average_jct"},
+    }
+    for option, given in unused[rule].items():
+        if given:
+            raise FormulationError(
+                f"policy 'automatic': {option} is given, but rule is {rule!r}, which does not use it"
+            )
     if rule == "load" and len(limits) != len(candidates) - 1:
         raise FormulationError(
             f"policy 'automatic': {len(limits)} limits for {len(candidates)} candidates: give one limit fewer"
         )
     own = {key: value for key, value in options.items() if key not in ("name", "source", "description")}
     return AutomaticPolicy(
-        candidates=[get_policy(name, **own) for name in candidates],
+        candidates=[_candidate(name, own) for name in candidates],
         rule=ByLoad(limits, hysteresis) if rule == "load" else BySimulation(horizon, interval, metric),
         **settings,
     )
+
+
+def _candidate(name: str, options: dict[str, Any]) -> Policy:
+    try:
+        return get_policy(name, **options)
+    except UnknownNameError as error:
+        raise FormulationError(f"policy 'automatic': candidates: {error}") from error

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from bloxopt.errors import BloxoptError
+from bloxopt.errors import BloxoptError, InfeasibleError
 
 INTERRUPTED = 130
 
@@ -36,6 +36,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
         # Typer itself turns Ctrl-C into this exit code, or, in older versions, into Abort.
         if code == INTERRUPTED:
             raise KeyboardInterrupt
+    except InfeasibleError as error:
+        # Worth a few more solves: which bounds conflict, and what alone would mend it.
+        return _fail(str(error.diagnosis or error))
     except BloxoptError as error:
         return _fail(str(error))
     except usage_error as error:

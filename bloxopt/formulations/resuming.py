@@ -28,6 +28,7 @@ _KNOWN = 0.5
 class _Answered:
     """A program and its answer, by what its rows and columns stand for."""
 
+    job_ids: list[str]
     column_keys: IntArray
     own_columns: tuple[tuple[str, int, int], ...]
     rows: tuple[tuple[int, list[str]], ...]
@@ -42,7 +43,8 @@ class _Answered:
         if result.x is None or (prices is None and not program.is_mip):
             return None
         return cls(
-            _column_keys(program),
+            list(program.space.job_ids),
+            _column_keys(program, np.arange(program.space.num_jobs)),
             tuple((family.name, family.start, family.stop) for family in program.own_columns),
             tuple((family.start, family.row_labels()) for family in program.families),
             result.x,
@@ -139,39 +141,48 @@ def _shape(program: Program) -> tuple[str, ...]:
     return (*(family.name for family in program.families), "", *(family.name for family in program.own_columns))
 
 
-def _column_keys(program: Program) -> IntArray:
-    """One number per column of the space: (job, GPU type, GPU count, spread, kind of the partner)."""
+def _column_keys(program: Program, number: IntArray) -> IntArray:
+    """One number per column of the space: (job, GPU type, GPU count, spread, kind of the partner).
+
+    ``number`` (num_jobs,) is what each job counts as: rows of the table may be numbered anew between two rounds.
+    """
     space = program.space
-    key: IntArray = (space.index[space.job] << 42) | (space.gpu_type << 36) | (space.num_gpus << 21)
+    key: IntArray = (number[space.job] << 42) | (space.gpu_type << 36) | (space.num_gpus << 21)
     return key | (space.spread << 20) | (space.partner + 1)
+
+
+def _places(theirs: list[str], ours: list[str]) -> IntArray:
+    """Where each of ours is among theirs, -1 for none."""
+    place = {label: position for position, label in enumerate(theirs)}
+    return np.array([place.get(label, -1) for label in ours], dtype=np.int64)
 
 
 def _carried_over(before: _Answered, program: Program) -> Start | str:
     """The earlier answer in terms of a program of the same shape; a reason where it cannot be told."""
+    theirs, ours = before.job_ids, list(program.space.job_ids)
+    found = _places(theirs, ours)
     columns = np.full(program.num_columns, -1)
     order = np.argsort(before.column_keys, kind="stable")
-    keys, mine = before.column_keys[order], _column_keys(program)
+    keys, mine = before.column_keys[order], _column_keys(program, found)
     at = np.minimum(np.searchsorted(keys, mine), len(keys) - 1)
     known = keys[at] == mine
     columns[: len(mine)] = np.where(known, order[at], -1)
     if known.sum() < _KNOWN * len(mine):
         return "most columns are new"
     for (name, start, stop), own in zip(before.own_columns, program.own_columns, strict=True):
-        if stop - start != own.stop - own.start:
-            return f"the number of columns of {name} has changed"
+        # Columns have no labels: while jobs come and go, only one that is alone is known to be the same as before.
+        if stop - start != own.stop - own.start or (stop - start > 1 and theirs != ours):
+            return f"{name} has columns of its own that have changed"
         columns[own.start : own.stop] = np.arange(start, stop)
     rows = np.full(program.num_rows, -1)
-    theirs: list[str] = []
-    ours: list[str] = []
     for (first, labels), family in zip(before.rows, program.families, strict=True):
         wanted = family.row_labels()
         if labels != theirs or wanted != ours:
             # Most blocks have a row for each job: one look-up serves them all.
             theirs, ours = labels, wanted
-            places = {label: place for place, label in enumerate(theirs)}
-            if len(places) < len(theirs):
+            if len(set(theirs)) < len(theirs):
                 return f"{family.name} has rows with equal labels"
-            found = np.array([places.get(label, -1) for label in ours], dtype=np.int64)
+            found = _places(theirs, ours)
         rows[family.start : family.stop] = np.where(found >= 0, first + found, -1)
     new_columns, new_rows = columns < 0, rows < 0
     basis = before.basis

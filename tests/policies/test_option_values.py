@@ -73,12 +73,12 @@ def test_a_value_is_used_or_refused_in_one_line(make, name, registry, trace):
         ({"hysteresis": 0.2}, "hysteresis is given, but rule is 'simulation'"),
         ({"rule": "load", "limits": [1.0, 2.0], "horizon": 5.0}, "horizon is given, but rule is 'load'"),
         ({"rule": "load", "limits": [1.0, 2.0], "metric": "makespan"}, "metric is given, but rule is 'load'"),
-        ({"candidates": ["fifo", "ls"]}, "candidates: unknown policy 'ls'"),
+        ({"candidates": ["fifo", "ls"]}, "unknown policy among the candidates 'ls': did you mean 'las'"),
         ({"candidates": ["fifo", "automatic"]}, "candidate 'automatic' chooses among policies itself"),
     ],
 )
 def test_options_of_automatic_choice_that_would_do_nothing_are_refused(options, message):
-    with pytest.raises(FormulationError, match=message):
+    with pytest.raises(BloxoptError, match=message):
         get_policy("automatic", **options)
 
 

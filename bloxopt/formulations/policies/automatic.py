@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from bloxopt.errors import FormulationError, UnknownNameError
 from bloxopt.formulations.automatic import AutomaticPolicy, ByLoad, BySimulation
-from bloxopt.formulations.policies import get_policy
+from bloxopt.formulations.policies import ALIASES, POLICIES, get_policy
 from bloxopt.formulations.policy import Policy
 
 
@@ -52,7 +52,6 @@ def automatic(
 
 
 def _candidate(name: str, options: dict[str, Any]) -> Policy:
-    try:
-        return get_policy(name, **options)
-    except UnknownNameError as error:
-        raise FormulationError(f"policy 'automatic': candidates: {error}") from error
+    if name not in POLICIES and name not in ALIASES:
+        raise UnknownNameError("policy among the candidates", name, [*POLICIES, *ALIASES])
+    return get_policy(name, **options)

@@ -26,14 +26,11 @@ class SchedulerConnection:
 
     def __init__(self, config: AgentConfig) -> None:
         self._config = config
-        try:
-            authorities = (
-                True if config.certificates is None else ssl.create_default_context(cafile=config.certificates)
-            )
-        except (OSError, ssl.SSLError) as error:
-            raise ConfigError(f"certificates {config.certificates}: {error}") from None
         self._client = httpx.Client(
-            base_url=config.scheduler.rstrip("/"), timeout=config.patience_seconds, verify=authorities, trust_env=False
+            base_url=config.scheduler.rstrip("/"),
+            timeout=config.patience_seconds,
+            verify=_authorities(config),
+            trust_env=False,
         )
 
     def close(self) -> None:
@@ -77,3 +74,13 @@ class SchedulerConnection:
             return self._client.post(path, content=data, headers=headers)
         except (httpx.HTTPError, httpx.InvalidURL, ConfigError, UnicodeEncodeError) as error:
             raise ConnectionLostError(f"the scheduler cannot be reached: {error or type(error).__name__}") from None
+
+
+def _authorities(config: AgentConfig) -> ssl.SSLContext | bool:
+    if config.scheduler.startswith("http://"):
+        # Loading the system's authorities takes longer than all the rest of an agent's start.
+        return False
+    try:
+        return ssl.create_default_context(cafile=config.certificates)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"certificates {config.certificates}: {error}") from None

@@ -278,12 +278,13 @@ class Scheduler:
             stop, start = selection.place(before, workspace)
             after = before.change(stop, start)
             unmet = selection.unmet(after, catalog) if self.placement_retries else ()
-            started, stopped = _moves(before, after, start, stop, catalog)
+            moves = _moves(before, after, start, stop, catalog)
+            tried = Decided(made.admitted, made.space, made.allocation, after, *moves)
             if not len(unmet) and not tries:
-                return replace(made, assignment=after, started=started, stopped=stopped)
+                return tried
             value = _delivered(after, catalog)
             if value > most + 1e-9:
-                best, most = replace(made, assignment=after, started=started, stopped=stopped), value
+                best, most = tried, value
             if not len(unmet) or tries == self.placement_retries or time.monotonic() > self._deadline:
                 assert best is not None
                 return replace(best, retries=tries)

@@ -59,7 +59,8 @@ def checked_decision(admission: Admission, submitted: IntArray, space: Allocatio
         admit, reject = (np.asarray(rows) for rows in answer)  # type: ignore[attr-defined]
         both = np.concatenate([admit, reject])
         fits = admit.ndim == 1 and (both.dtype.kind in "iu" or not len(both))
-        fits = fits and len(np.unique(both)) == len(both) and bool(np.isin(both, submitted).all())
+        # Mostly one or two rows, for which sets are much faster than sorting.
+        fits = fits and len(named := set(both.tolist())) == len(both) and named <= set(submitted.tolist())
     except (TypeError, ValueError):
         fits = False
     if not fits:

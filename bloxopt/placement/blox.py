@@ -19,7 +19,7 @@ def scattered(offer: Offer, need: int) -> Found | None:
     nodes = available.nonzero()[0]
     offered = np.minimum(available[nodes], need)
     total = offered.cumsum()
-    last = int(np.searchsorted(total, need))
+    last = int(total.searchsorted(need))
     if last == len(total) or total[last] != need:
         return None
     return Found(tuple(nodes[: last + 1].tolist()), tuple(offered[: last + 1].tolist()))

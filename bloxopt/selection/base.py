@@ -242,7 +242,7 @@ def greedy_fill(demand: IntArray | FloatArray, capacity: float) -> tuple[list[in
     candidates = (demand <= capacity).nonzero()[0]
     while len(candidates) and capacity > 0:
         total = demand[candidates].cumsum()
-        fits = int(np.searchsorted(total, capacity, side="right"))
+        fits = int(total.searchsorted(capacity, side="right"))
         taken.extend(candidates[:fits].tolist())
         if fits:
             capacity -= total[fits - 1].item()

@@ -106,7 +106,7 @@ class SimulatedBackend:
         self._stall = other._stall.copy()
 
     def observe(self) -> ClusterState:
-        due = max(int(np.searchsorted(self._arrival, self.now, side="right")), self._submitted)
+        due = max(int(self._arrival.searchsorted(self.now, side="right")), self._submitted)
         submitted = np.arange(self._submitted, due)
         self._submitted = due
         changed, self._nodes_changed = self._nodes_changed, False

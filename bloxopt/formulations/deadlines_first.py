@@ -55,7 +55,7 @@ class DeadlinesFirst(Objective):
 
     Those that cannot be kept are given up one by one, never all together: ``unmet="fewest"`` gives up the smallest
     number (a program with one binary a deadline, only if they clash; beyond 60 deadlines a few linear programs, as a
-    rule to within one a GPU type) and of those the least throughput;
+    rule to within one a GPU type), then loses the least throughput on those (another choice of as many may lose less);
     ``"least"`` loses the least throughput in all, as a part of what each job needs (linear; so do solvers without
     integers). ``Allocation.message`` names every deadline that is not kept and why; :func:`unmet_deadlines`
     lists them. The value is that of ``then``.

@@ -27,8 +27,14 @@ from bloxopt.formulations import (
     TimeShare,
 )
 from bloxopt.formulations.affine import Affine
+from bloxopt.formulations.constraints.base import name_blocks
+from bloxopt.formulations.expressions import build_affine
 from bloxopt.formulations.logarithms import add_logarithms, tangent_points
 from bloxopt.formulations.program import Program
+from bloxopt.formulations.proportional_fairness import maximise_logarithms
+from bloxopt.formulations.session import Session
+from bloxopt.solvers import get_solver
+from bloxopt.solvers.base import SolverOptions, Termination
 
 
 def conic_optimum(space, coefficients, weight):
@@ -171,3 +177,36 @@ def test_a_suggestion_for_large_programs_changes_nothing_but_the_number_of_progr
     wrong = lambda form, rows, constant, weight, limit: np.full(len(weight), 0.01)  # noqa: E731
     monkeypatch.setattr("bloxopt.formulations.proportional_fairness.suggest_logarithms", wrong)
     assert policy.allocate(space, solver=solver).objective == pytest.approx(alone.objective, abs=2e-6 * 120)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.floats(0.05, 20.0), min_size=2, max_size=6), st.floats(1.0, 40.0), st.integers(0, 2**32 - 1))
+def test_values_said_to_be_near_may_be_far_off(weights, gpus, seed):
+    """On one GPU type the optimum is known: GPUs in proportion to weights, none beyond all of its time."""
+    weight, rng = np.array(weights), np.random.default_rng(seed)
+    rate = 10.0 ** rng.uniform(-1, 3, len(weight))
+    space = make_space(rate[:, None], np.ones(len(weight), int), [int(gpus)])
+    share = np.zeros(len(weight))
+    room, left = float(int(gpus)), np.ones(len(weight), bool)
+    while left.any() and room > 0:
+        each = room * weight / weight[left].sum()
+        full = left & (each >= 1.0)
+        if not full.any():
+            share[left] = each[left]
+            break
+        share[full], room = 1.0, room - full.sum()
+        left &= ~full
+    session = Session(space, name_blocks([Capacity(), TimeShare()]), get_solver("highs"), SolverOptions())
+    rows = build_affine(EffectiveThroughput(), space, "test")
+    far = share * rate * 10.0 ** rng.uniform(-1, 1, len(weight))
+    outcome = maximise_logarithms(session, rows, weight, gap=1e-8, near=far)
+    assert outcome.termination is Termination.OPTIMAL
+    assert outcome.utility == pytest.approx(float(weight @ np.log(share * rate)), abs=2e-7 * weight.sum())
+    assert session.num_solves <= 12
+
+
+def test_of_whole_configurations_every_job_has_one_where_that_is_possible():
+    """However much the others lose by it: here the second job's only place is the first one's fast GPU."""
+    space = make_space([[1000.0, 1e-4], [1e-4, 0.0]], [1, 1], [1, 1])
+    policy = Policy(objective=ProportionalFairness(EffectiveThroughput()), constraints=[Capacity(), OneConfiguration()])
+    assert policy.allocate(space).throughput == pytest.approx([1e-4, 1e-4])

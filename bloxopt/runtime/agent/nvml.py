@@ -29,6 +29,7 @@ _REASONS = {
 _WORRYING_REASONS = 0x8 | 0x20 | 0x40 | 0x80
 _PATHS = {0: "internal", 10: "single", 20: "multiple", 30: "hostbridge", 40: "node", 50: "system"}
 _MOST_EVENTS = 256
+_READINGS_PER_SURVEY = 60
 _MOST_XIDS = 64
 _GIB = 2**30
 
@@ -51,6 +52,10 @@ class NvmlGpus:
         self._events: Any = None
         self._watched: set[int] = set()
         self._xids: dict[int, list[int]] = {}
+        self._readings = 0
+        self._surveyed: tuple[bool, ...] | None = None
+        self._links_of: list[dict[int, int]] = []
+        self._paths_of: list[dict[int, str]] = []
 
     def read(self) -> GpuReading:
         """What every GPU says now."""
@@ -62,19 +67,20 @@ class NvmlGpus:
             count = nvml.nvmlDeviceGetCount()
         except nvml.NVMLError as error:
             self._forget_library()
-            failure = _failure(nvml, error)
-            return GpuReading(tuple(unanswered(gpu, failure) for gpu in self._known.values()), failure)
+            return self._fail(_failure(nvml, error))
+        if count < len(self._known):
+            # Those behind it have moved up: which is which can no longer be told by index.
+            return self._fail(f"NVML lists {count} GPUs where it listed {len(self._known)}: reboot the node")
         handles = [self._handle(index) for index in range(count)]
         self._watch_events(handles)
         self._collect_events(handles)
-        addresses = [None if handle is None else self._ask("PciInfo", handle) for handle in handles]
-        places = {_text(address.busId).lower(): index for index, address in enumerate(addresses) if address is not None}
-        links = self._links(handles, places)
+        self._survey(handles)
         for index, handle in enumerate(handles):
-            self._known[index] = self._gpu(index, handle, handles, links[index])
-        for index in self._known.keys() - range(count):
-            self._known[index] = _lost(self._known[index], "NVML does not list it any more")
+            self._known[index] = self._gpu(index, handle)
         return GpuReading(tuple(self._known[index] for index in sorted(self._known)))
+
+    def _fail(self, failure: str) -> GpuReading:
+        return GpuReading(tuple(unanswered(gpu, failure) for gpu in self._known.values()), failure)
 
     def _forget_library(self) -> None:
         if self._initialised:
@@ -84,10 +90,33 @@ class NvmlGpus:
         self._watched.clear()
 
     def _handle(self, index: int) -> Any:
+        """What to ask a GPU by; None where it is lost."""
+        nvml = self._nvml
         try:
-            return self._nvml.nvmlDeviceGetHandleByIndex(index)
-        except self._nvml.NVMLError:
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        except nvml.NVMLError:
             return None
+        try:
+            nvml.nvmlDeviceGetUUID(handle)
+            nvml.nvmlDeviceGetMemoryInfo(handle)
+        except nvml.NVMLError as error:
+            return None if error.value in (nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED) else handle
+        except UnicodeDecodeError:
+            return handle
+        return handle
+
+    def _survey(self, handles: list[Any]) -> None:
+        """Links and paths, which take hundreds of questions: when other GPUs answer than before, and now and then."""
+        present = tuple(handle is not None for handle in handles)
+        if present != self._surveyed or self._readings % _READINGS_PER_SURVEY == 0:
+            addresses = [None if handle is None else self._ask("PciInfo", handle) for handle in handles]
+            places = {
+                _text(address.busId).lower(): index for index, address in enumerate(addresses) if address is not None
+            }
+            self._links_of = self._links(handles, places)
+            self._paths_of = [self._paths(index, handles) for index in range(len(handles))]
+            self._surveyed = present
+        self._readings += 1
 
     def _ask(self, what: str, handle: Any, *arguments: Any) -> Any:
         """The answer of ``nvmlDeviceGet…``; None where it has none: not supported, no such symbol, GPU lost."""
@@ -96,14 +125,11 @@ class NvmlGpus:
         except (self._nvml.NVMLError, UnicodeDecodeError, AttributeError):
             return None
 
-    def _gpu(self, index: int, handle: Any, handles: list[Any], links: dict[int, int]) -> GpuInfo:
+    def _gpu(self, index: int, handle: Any) -> GpuInfo:
         nvml, before = self._nvml, self._known.get(index)
-        lost = handle is None or self._is_lost(handle)
-        if lost:
-            message = "the GPU is lost: it has fallen off the bus, or must be reset"
-            if before is not None:
-                return _lost(before, message, self._xids.get(index, []))
-            return _lost(GpuInfo(index=index, uuid=f"unknown-{index}", gpu_type="unknown"), message)
+        if handle is None:
+            known = GpuInfo(index=index, uuid=f"unknown-{index}", gpu_type="unknown") if before is None else before
+            return _lost(known, "the GPU is lost: it has fallen off the bus, or must be reset", self._xids.get(index))
         name, memory = self._ask("Name", handle), self._ask("MemoryInfo", handle)
         usage, power = self._ask("UtilizationRates", handle), self._ask("PowerUsage", handle)
         programs = self._ask("ComputeRunningProcesses_v3", handle) or self._ask("ComputeRunningProcesses_v2", handle)
@@ -130,23 +156,12 @@ class NvmlGpus:
             xid_errors=xids,
             throttled=[] if reasons is None else [text for bit, text in _REASONS.items() if reasons & bit],
             processes=sorted({each.pid for each in programs or []}),
-            links=links,
-            pcie=self._paths(index, handle, handles),
+            links=self._links_of[index],
+            pcie=self._paths_of[index],
             mig_profiles=self._mig_profiles(handle),
             health=health,
             message=message,
         )
-
-    def _is_lost(self, handle: Any) -> bool:
-        nvml = self._nvml
-        try:
-            nvml.nvmlDeviceGetUUID(handle)
-            nvml.nvmlDeviceGetMemoryInfo(handle)
-        except nvml.NVMLError as error:
-            return error.value in (nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED)
-        except UnicodeDecodeError:
-            return False
-        return False
 
     def _watch_events(self, handles: list[Any]) -> None:
         nvml = self._nvml
@@ -176,7 +191,11 @@ class NvmlGpus:
             if not event.eventType & nvml.nvmlEventTypeXidCriticalError:
                 continue
             uuid = self._ask("UUID", event.device)
-            concerned = [index for index, handle in enumerate(handles) if handle and self._ask("UUID", handle) == uuid]
+            concerned = [
+                index
+                for index, handle in enumerate(handles)
+                if handle is not None and self._ask("UUID", handle) == uuid
+            ]
             for index in concerned if uuid and concerned else range(len(handles)):
                 seen = self._xids.setdefault(index, [])
                 if event.eventData not in seen and len(seen) < _MOST_XIDS:
@@ -205,14 +224,15 @@ class NvmlGpus:
                     direct[index][other] = direct[index].get(other, 0) + min(lanes, its_lanes)
         return direct
 
-    def _paths(self, index: int, handle: Any, handles: list[Any]) -> dict[int, str]:
-        found = {}
-        for other, its_handle in enumerate(handles):
-            if other != index and its_handle is not None:
-                level = self._ask("TopologyCommonAncestor", handle, its_handle)
-                if level in _PATHS:
-                    found[other] = _PATHS[level]
-        return found
+    def _paths(self, index: int, handles: list[Any]) -> dict[int, str]:
+        """What lies between a GPU and each other one, by NVML's names of common ancestors."""
+        if handles[index] is None:
+            return {}
+        others = {other: handle for other, handle in enumerate(handles) if other != index and handle is not None}
+        levels = {
+            other: self._ask("TopologyCommonAncestor", handles[index], handle) for other, handle in others.items()
+        }
+        return {other: _PATHS[level] for other, level in levels.items() if level in _PATHS}
 
     def _mig_profiles(self, handle: Any) -> list[str]:
         """The profile of each MIG instance, such as ``1g.10gb``; empty where MIG is off."""

@@ -1,4 +1,4 @@
-"""A policy that cannot be kept ends in one sentence: what conflicts, and what would mend it, in the user's own terms."""
+"""A policy that cannot be kept ends in one sentence: what conflicts, and what would mend it, in own terms."""
 
 from __future__ import annotations
 

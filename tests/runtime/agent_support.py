@@ -20,6 +20,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from bloxopt.runtime.agent import Agent, AgentConfig, SimulatedGpus
+from bloxopt.runtime.agent.files import boot_id
+from bloxopt.runtime.agent.orders import Order
 from bloxopt.runtime.messages import DesiredRun, DesiredState, Heartbeat, JobSpec, RunReport, RunState
 
 ROOT = os.geteuid() == 0
@@ -173,6 +175,33 @@ def run_of(job_id: str, command: list[str], gpus: list[int] | None = None, attem
         master_address="127.0.0.1",
         master_port=29_500,
     )
+
+
+def order(run_dir: Path, **changes: object) -> Order:
+    """The order of a run of one rank, as an agent would write it."""
+    fields = {
+        "job_id": "job",
+        "attempt": 1,
+        "boot_id": boot_id(),
+        "gpus": [0],
+        "command": ["true"],
+        "ranks": [0],
+        "ranks_environment": [{"BLOXOPT_RUN_DIR": str(run_dir)}],
+        "environment": {},
+        "job_environment": {},
+        "user": None,
+        "workdir": None,
+        "workdirs": [],
+        "run_dir": str(run_dir),
+        "grace_seconds": 1.0,
+        "cpus": None,
+        "memory_bytes": None,
+        "cgroup": None,
+        "log_segment_bytes": 1 << 20,
+        "log_segments": 4,
+        **changes,
+    }
+    return Order(**fields)  # type: ignore[arg-type]
 
 
 def settings_for(scheduler: SmallScheduler, folder: Path, **settings: Any) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from bloxopt.errors import AgentError
 from bloxopt.runtime.agent import processes
 from bloxopt.runtime.agent.files import FolderLock, Record, boot_id, boottime
 from bloxopt.runtime.agent.guard import STATE
-from bloxopt.runtime.agent.orders import Order
 from bloxopt.runtime.agent.runs import RunFolders
 from bloxopt.runtime.messages import RunState
 from tests.runtime.agent_support import (
@@ -28,6 +27,7 @@ from tests.runtime.agent_support import (
     guards_of,
     home,
     nursery,
+    order,
     processes_of,
     python,
     run_of,
@@ -147,32 +147,6 @@ def test_a_killed_guard_takes_its_ranks_along_without_an_agent(
     agents.kill()
     os.kill(guards_of(home)["job@1"], signal.SIGKILL)
     wait_until(lambda: not processes_of(home), 2.0)
-
-
-def order(run_dir: Path, **changes: object) -> Order:
-    fields = {
-        "job_id": "job",
-        "attempt": 1,
-        "boot_id": boot_id(),
-        "gpus": [0],
-        "command": ["true"],
-        "ranks": [0],
-        "ranks_environment": [{"BLOXOPT_RUN_DIR": str(run_dir)}],
-        "environment": {},
-        "job_environment": {},
-        "user": None,
-        "workdir": None,
-        "workdirs": [],
-        "run_dir": str(run_dir),
-        "grace_seconds": 1.0,
-        "cpus": None,
-        "memory_bytes": None,
-        "cgroup": None,
-        "log_segment_bytes": 1 << 20,
-        "log_segments": 4,
-        **changes,
-    }
-    return Order(**fields)  # type: ignore[arg-type]
 
 
 def begun(pid: int) -> dict[str, object]:

@@ -93,11 +93,15 @@ def _refused(case: _Case, answer: Explanation) -> Explanation | None:
 
 def _waiting(case: _Case, answer: Explanation) -> Explanation:
     """The first of the reasons that holds, from those that nothing gets around to those that are a matter of order."""
-    for ask in (_nodes_down, _no_plan, _limit, _restart, _deadline, _no_place):
+    for ask in (_nodes_down, _no_plan, _limit, _restart, _deadline, _no_place, _order):
         found = ask(case, answer)
         if found is not None:
-            return found
-    return _order(case, answer)
+            break
+    assert found is not None
+    lost = _lost_deadline(case)
+    if not lost or found.reason is Reason.DEADLINE_IMPOSSIBLE:
+        return found
+    return replace(found, detail=f"{found.detail}; {lost}")
 
 
 def _nodes_down(case: _Case, answer: Explanation) -> Explanation | None:
@@ -160,17 +164,30 @@ def _no_plan(case: _Case, answer: Explanation) -> Explanation | None:
 
 
 def _deadline(case: _Case, answer: Explanation) -> Explanation | None:
+    """It would run if its deadline could still be met."""
+    lost = _lost_deadline(case)
+    if not lost:
+        return None
+    table, space = case.scheduler.backend.catalog.table, case.made.space
+    deadline = table.deadline.copy()
+    deadline[case.row] = _earliest_end(case) + table.restart_cost[case.row] + 2.0 * space.round_seconds
+    if not runs_with(case.scheduler, case.state, case.row, table=replace(table, deadline=deadline)):
+        return None
+    return replace(answer, reason=Reason.DEADLINE_IMPOSSIBLE, detail=lost)
+
+
+def _lost_deadline(case: _Case) -> str:
+    """A sentence about a deadline that can no longer be met; nothing for others."""
+    earliest, deadline = _earliest_end(case), float(case.made.space.deadline[case.job])
+    if earliest <= deadline + _ROUNDING or not np.isfinite(earliest):
+        return ""
+    return f"it cannot be done before {earliest:g} s even on the fastest GPUs, and its deadline is at {deadline:g} s"
+
+
+def _earliest_end(case: _Case) -> float:
     space, job = case.made.space, case.job
-    if not np.isfinite(space.deadline[job]):
-        return None
-    earliest = space.now + float(space.remaining_steps[job] / space.fastest_rate[job])
-    if earliest <= space.deadline[job] + _ROUNDING:
-        return None
-    detail = (
-        f"it cannot be done before {earliest:g} s even on the fastest GPUs, and its deadline is at "
-        f"{space.deadline[job]:g} s"
-    )
-    return replace(answer, reason=Reason.DEADLINE_IMPOSSIBLE, detail=detail)
+    rate = float(space.fastest_rate[job])
+    return space.now + float(space.remaining_steps[job]) / rate if rate > 0 else np.inf
 
 
 def _no_place(case: _Case, answer: Explanation) -> Explanation | None:

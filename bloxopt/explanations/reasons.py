@@ -37,7 +37,7 @@ class Reason(StrEnum):
     RESTART_NOT_WORTH = "restart_not_worth"
     """It would run if starting and moving jobs cost nothing."""
     DEADLINE_IMPOSSIBLE = "deadline_impossible"
-    """It cannot meet its deadline any more, and the policy serves those that can."""
+    """It cannot meet its deadline any more; it would run if it could."""
 
 
 @dataclass(frozen=True)

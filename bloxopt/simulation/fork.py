@@ -41,7 +41,7 @@ def fork(
     known = np.zeros(len(ledger.status), dtype=bool)
     known[scheduler.pending] = known[state.submitted] = True
     ledger.status[(ledger.status == JobStatus.NOT_ADMITTED) & ~known] = JobStatus.REJECTED
-    assignment = Assignment(catalog.cluster, catalog.table).change((), dict(state.assignment.grants))
+    assignment = _same_grants(Assignment(catalog.cluster, catalog.table), state.assignment)
     up = np.ones(len(catalog.cluster.nodes), dtype=bool)
     up[: len(state.node_up)] = state.node_up
     options = getattr(backend, "options", SimulationOptions(round_seconds=backend.round_seconds))
@@ -58,3 +58,14 @@ def fork(
     before = ClusterState(state.now, state.submitted[:0], assignment, up, state.nodes_changed)
     changed = replan or cluster is not None or table is not None
     return scheduler.fork(copied, state, policy=policy, changed=changed), before
+
+
+def _same_grants(empty: Assignment, present: Assignment) -> Assignment:
+    """The grants of ``present``, also halves whose other half is free since the job that had it has ended."""
+    grants = dict(present.grants)
+    ended = {
+        grant.partner: grant._replace(partner=row)
+        for row, grant in grants.items()
+        if grant.partner >= 0 and grant.partner not in grants
+    }
+    return empty.change((), grants | ended).change(ended, {})

@@ -191,9 +191,17 @@ def test_the_price_of_a_gpu_is_what_one_more_is_worth() -> None:
 
 def test_a_deadline_that_is_out_of_reach() -> None:
     jobs = [*_jobs(1, duration=3000.0), Job(job_id="late", duration=5000.0, deadline=4000.0)]
-    answer = _explained(jobs, "1xV100", "fifo", "late")
+    answer = _explained(jobs, "1xV100", "elasticflow", "late")
     assert answer.reason is Reason.DEADLINE_IMPOSSIBLE
     assert "5000 s" in answer.detail
+
+
+@pytest.mark.parametrize("policy", ["fifo", "max_min_fairness", "themis"])
+def test_a_lost_deadline_is_told_but_no_reason_to_wait_where_the_policy_does_not_look_at_deadlines(policy) -> None:
+    jobs = [*_jobs(1, duration=3000.0), Job(job_id="late", duration=5000.0, deadline=4000.0)]
+    answer = _explained(jobs, "1xV100", policy, "late")
+    assert answer.reason in (Reason.CAPACITY, Reason.ITS_TURN_LATER, Reason.LOWER_PRIORITY)
+    assert answer.detail.endswith("its deadline is at 4000 s")
 
 
 def test_what_is_not_admitted_says_why() -> None:

@@ -24,6 +24,7 @@ CLUSTER = "2xV100+4xP100+6xK80"
             for policy in ("max_min_fairness", "finish_time_fairness")
             for preset in ("default", "gavel")
         ),
+        *((policy, "default") for policy in ("water_filling_max_min_fairness_packed", "gandiva", "antman")),
     ],
 )
 def test_the_next_decision_of_a_fork_is_the_next_decision(policy: str, preset: str) -> None:

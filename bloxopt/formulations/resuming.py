@@ -142,12 +142,12 @@ def _shape(program: Program) -> tuple[str, ...]:
 
 
 def _column_keys(program: Program, number: IntArray) -> IntArray:
-    """One number per column of the space: (job, GPU type, GPU count, spread, kind of the partner).
+    """One number per column of the space: (job, GPU count, GPU type, spread, kind of the partner).
 
     ``number`` (num_jobs,) is what each job counts as: rows of the table may be numbered anew between two rounds.
     """
     space = program.space
-    key: IntArray = (number[space.job] << 42) | (space.gpu_type << 36) | (space.num_gpus << 21)
+    key: IntArray = (number[space.job] << 42) | (space.num_gpus << 27) | (space.gpu_type << 21)
     return key | (space.spread << 20) | (space.partner + 1)
 
 

@@ -86,7 +86,7 @@ class Capabilities:
     threads: bool = False
     seed: bool = False
     incremental: bool = False
-    """Takes a :class:`Start` from the answer to a similar program."""
+    """Takes a :class:`Start` from the answer to a similar program, linear or integer or both."""
 
 
 class Status(IntEnum):

@@ -248,9 +248,20 @@ PDLP_CAPABILITIES = Capabilities(duals=True, time_limit=True, threads=True)
 PDLP = BackEnd("ortools:pdlp", "ortools", "ortools", PDLP_CAPABILITIES, _run_pdlp, PDLP_TOLERANCE)
 CP_SAT = _back_end(
     "CP_SAT",
-    Capabilities(lp=False, mip=True, warm_start=True, time_limit=True, mip_gap=True, threads=True, seed=True),
+    Capabilities(
+        lp=False,
+        mip=True,
+        warm_start=True,
+        time_limit=True,
+        mip_gap=True,
+        threads=True,
+        seed=True,
+        incremental=True,
+    ),
     _cp_sat,
 )
-SCIP = _back_end("GSCIP", Capabilities(mip=True, warm_start=True, time_limit=True, mip_gap=True, seed=True))
+SCIP = _back_end(
+    "GSCIP", Capabilities(mip=True, warm_start=True, time_limit=True, mip_gap=True, seed=True, incremental=True)
+)
 # Threads of the HiGHS inside OR-Tools are a global of its own library that MathOpt does not reach.
 HIGHS = _back_end("HIGHS", Capabilities(mip=True, duals=True, time_limit=True, mip_gap=True, seed=True))

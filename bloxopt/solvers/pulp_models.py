@@ -181,7 +181,14 @@ CBC = BackEnd(
     package="pulp",
     module="pulp",
     capabilities=Capabilities(
-        mip=True, duals=True, warm_start=True, time_limit=True, mip_gap=True, threads=True, seed=True
+        mip=True,
+        duals=True,
+        warm_start=True,
+        time_limit=True,
+        mip_gap=True,
+        threads=True,
+        seed=True,
+        incremental=True,
     ),
     run=_cbc,
 )

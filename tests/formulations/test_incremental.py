@@ -162,6 +162,16 @@ def test_an_integer_program_begins_from_an_earlier_answer_that_still_fits() -> N
     assert rebuilds == ["first round", "", *["highs cannot begin from the earlier answer"] * 2]
 
 
+@pytest.mark.parametrize("solver", ["auto", "prices", "ortools:scip", "ortools:cp-sat", "pulp:cbc"])
+def test_solvers_of_integer_programs_take_the_last_answer(solver: str) -> None:
+    churn, resolver = Churn(2, elastic=True), Resolver(least_entries=0)
+    for number in range(2):
+        warm = _one_configuration().allocate(churn.space, solver=solver, resume=resolver)
+        assert warm.resumed == number
+        assert warm.objective == pytest.approx(_one_configuration().allocate(churn.space).objective, rel=1e-5)
+        churn.index = churn.index[1:]
+
+
 def test_jobs_are_known_by_their_ids_whatever_their_rows() -> None:
     churn, resolver = Churn(3), Resolver(least_entries=0)
     policy = get_policy("max_min_fairness")

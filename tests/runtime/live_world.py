@@ -75,7 +75,14 @@ class PlayedAgent:
     healthy: bool = True
     runs: dict[tuple[str, int], PlayedRun] = field(default_factory=dict)
     lease_end: float = 0.0
-    lease: float = 0.0
+    orphans: list[tuple[float, PlayedRun]] = field(default_factory=list)
+    """Runs that the agent has lost track of, and when their guards stop them."""
+
+    def lose_records(self) -> None:
+        """Forget every run; those that are alive go on until their lease ends."""
+        self.advance()
+        self.orphans += [(self.lease_end, run) for run in self.runs.values() if run.state is not RunState.ENDED]
+        self.runs.clear()
 
     def advance(self) -> None:
         """Let runs make progress up to now."""
@@ -141,8 +148,11 @@ class PlayedAgent:
     def busy(self) -> dict[int, tuple[str, int]]:
         """Who is on each GPU; fails if two are."""
         on: dict[int, tuple[str, int]] = {}
-        for key, run in self.runs.items():
+        now = self.clock.monotonic()
+        kept = [run for end, run in self.orphans if now < end]
+        for run in [*self.runs.values(), *kept]:
             if run.state is not RunState.ENDED:
+                key = (run.desired.job_id, run.desired.attempt)
                 for gpu in run.desired.gpus:
                     assert gpu not in on, f"{key} and {on[gpu]} are both on GPU {gpu} of {self.node}"
                     on[gpu] = key

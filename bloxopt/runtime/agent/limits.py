@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -39,8 +40,10 @@ def establish(parent: str | None, name: str, cpus: Sequence[int] | None, memory_
         try:
             cgroup = Path(parent) / name
             cgroup.mkdir(exist_ok=True)
+            # In a folder of another file system, the settings below would be plain files, and limit nothing.
+            (cgroup / "cgroup.procs").stat()
         except OSError as error:
-            complaints.append(f"no cgroup: {error.strerror}")
+            complaints.append(f"no cgroup in {parent}: {error.strerror}")
             cgroup = None
     if cgroup is not None and cpus is not None:
         with contextlib.suppress(OSError):
@@ -73,9 +76,13 @@ def enter(limits: Limits) -> None:
 
 
 def kill_cgroup(cgroup: Path) -> None:
-    """SIGKILL for every process in it, where the kernel can (5.14)."""
-    with contextlib.suppress(OSError):
+    """SIGKILL for every process in it: at once where the kernel can (5.14), else one by one."""
+    try:
         (cgroup / "cgroup.kill").write_text("1")
+    except OSError:
+        with contextlib.suppress(OSError):
+            for pid in (cgroup / "cgroup.procs").read_text().split():
+                os.kill(int(pid), signal.SIGKILL)
 
 
 def killed_for_memory(cgroup: Path) -> bool:

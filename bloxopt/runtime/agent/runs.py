@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bloxopt.errors import AgentError
-from bloxopt.runtime.agent import processes
+from bloxopt.runtime.agent import limits, processes
 from bloxopt.runtime.agent.files import FolderLock, Lease, Record, Terms, boot_id, boottime, sync_folder, write_file
 from bloxopt.runtime.agent.guard import LEASE, LOCK, LOGS, ORDER, STATE, Stage
 from bloxopt.runtime.agent.orders import NOT_STARTED, Order
@@ -158,12 +158,21 @@ class LocalRun:
             return self._write_end(None, True, "the node was restarted: how the run ended is unknown", state)
         if state is None:
             return self._report(RunState.STARTING, None)
-        left = processes.with_variable(RUN_DIR_VARIABLE, self.order.run_dir)
-        if left:
-            for each in left:
-                processes.send(each, signal.SIGKILL)
+        if self._kill_what_is_left():
             return self._report(RunState.STOPPING, state)
         return self._write_end(None, True, "the guard of the run was killed: how the run ended is unknown", state)
+
+    def _kill_what_is_left(self) -> bool:
+        """Kill what a guard has left behind; True if there was anything: look again whether it has ended."""
+        left = processes.with_variable(RUN_DIR_VARIABLE, self.order.run_dir)
+        for each in left:
+            processes.send(each, signal.SIGKILL)
+        cgroup = None if self.order.cgroup is None else Path(self.order.cgroup) / self.folder.name
+        if cgroup is not None and cgroup.is_dir():
+            limits.kill_cgroup(cgroup)
+            limits.remove_cgroup(cgroup)
+            return bool(left) or cgroup.exists()
+        return bool(left)
 
     def _state(self) -> dict[str, Any] | None:
         try:

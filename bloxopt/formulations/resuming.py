@@ -63,6 +63,7 @@ class Resolver:
 
     least_entries: int = WORTH_RESUMING
     _answers: dict[tuple[str, ...], list[_Answered]] = field(default_factory=dict)
+    _used: bool = False
 
     def begin(self) -> Resumption:
         """For one allocation."""
@@ -70,7 +71,7 @@ class Resolver:
 
     def forget(self) -> None:
         """Let the next allocation begin anew."""
-        self._answers = {}
+        self._answers, self._used = {}, False
 
 
 class Resumption:
@@ -107,7 +108,9 @@ class Resumption:
         # Of an allocation in stages the same stage is nearest, then the stage just before.
         near = [*before[len(here) : len(here) + 1], *here[-1:], *before[-1:]]
         if not near:
-            return "the blocks have changed" if self._resolver._answers else "first round"
+            if not self._resolver._used:
+                return "first round"
+            return "the blocks have changed" if self._resolver._answers else "the last round left no answer"
         return _carried_over(next((answer for answer in near if answer.basis is not None), near[0]), program)
 
     def keep(self, program: Program, form: StandardForm, result: SolverResult, started: bool) -> None:
@@ -129,7 +132,7 @@ class Resumption:
 
     def end(self) -> None:
         """Leave the answers for the next allocation."""
-        self._resolver._answers = self._answers
+        self._resolver._answers, self._resolver._used = self._answers, True
 
     def _note(self, reason: str) -> None:
         if self.rebuild is None:

@@ -210,6 +210,10 @@ def test_the_reason_for_beginning_anew_is_told() -> None:
     others = AllocationSpace(churn.catalog, churn.ledger, np.arange(40, 64), now=churn.now)
     assert other.allocate(others, solver="highs", resume=resolver).rebuild == "most columns are new"
 
+    resolver.least_entries = 10**6
+    assert other.allocate(space, solver="highs", resume=resolver).rebuild == "fewer than 1000000 entries"
+    resolver.least_entries = 0
+    assert other.allocate(space, solver="highs", resume=resolver).rebuild == "the last round left no answer"
     resolver.forget()
     assert other.allocate(space, solver="highs", resume=resolver).rebuild == "first round"
 

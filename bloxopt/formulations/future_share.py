@@ -13,7 +13,7 @@ from bloxopt.formulations.objectives import Objective
 from bloxopt.formulations.session import Outcome, Session
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.formulations.upgrades import Upgrades, columns_by_size
-from bloxopt.jobs import FloatArray
+from bloxopt.jobs import BoolArray, FloatArray
 from bloxopt.solvers.base import Termination
 
 
@@ -62,47 +62,54 @@ class FutureShare(Objective):
 
 
 class _Shares:
-    """What each job has and could have next, and how the two compare: plain lists, read for every pair.
+    """What each job has and could have next, and how the two compare.
 
-    ``short`` and ``long`` are what the next size is worth per GPU to the shorter and to the longer of a pair.
+    ``short`` and ``long`` (jobs,) are what the next size is worth per GPU to the shorter and to the longer of a pair.
+    ``leaders`` are the jobs that led, one after the other, when each was compared with the best of those before it.
     """
 
     def __init__(self, jobs: list[PlannedJob], attained: FloatArray | None) -> None:
         self._jobs = jobs
-        self._attained = None if attained is None else attained.tolist()
-        self._open = list(range(len(jobs)))
+        self._attained = attained
         self.held: list[tuple[int, int] | None] = [None] * len(jobs)
         self.next: list[list[tuple[int, int]]] = [[] for _ in jobs]
-        self._rank = [0.0] * len(jobs)
-        self._short = [0.0] * len(jobs)
-        self._long = [0.0] * len(jobs)
+        self._has: BoolArray = np.zeros(len(jobs), dtype=bool)
+        self._rank, self._short, self._long = np.zeros((3, len(jobs)))
+        self._leaders: list[int] = []
         for job in range(len(jobs)):
             self._value(job)
-        self._open = [job for job in self._open if self.next[job]]
+        self._open: BoolArray = np.array([bool(sizes) for sizes in self.next], dtype=bool)
 
     def winner(self) -> int | None:
         """The job that the next GPUs go to, None if no job can take more."""
-        best: int | None = None
-        held, rank, short, long = self.held, self._rank, self._short, self._long
-        for job in self._open:
-            if best is None:
-                best = job
-            elif held[best] is None and held[job] is None:
-                best = job if rank[job] < rank[best] else best
-            else:
-                first, last = (job, best) if rank[job] < rank[best] else (best, job)
-                if held[first] is None and held[last] is not None and self._attained is None:
-                    first, last = last, first  # without GPUs it is the longer one
-                best = last if long[last] > short[first] else first
-        return best
+        # The last winner alone has changed, so that those who led before it did still lead.
+        rest = self._leaders.pop() if self._leaders else 0
+        while True:
+            wins = self._open[rest:]
+            if self._leaders:
+                wins = wins & self._beat(self._leaders[-1], rest)
+            if not wins.any():
+                return self._leaders[-1] if self._leaders else None
+            self._leaders.append(rest + int(wins.argmax()))
+            rest = self._leaders[-1] + 1
+
+    def _beat(self, best: int, rest: int) -> BoolArray:
+        """Which jobs from ``rest`` on get the next GPUs rather than ``best``, each compared with it alone."""
+        rank, has, short, long = self._rank[rest:], self._has[rest:], self._short[rest:], self._long[rest:]
+        ahead: BoolArray = np.less(rank, self._rank[best])
+        shorter = ahead
+        if self._attained is None:
+            shorter = np.where(has == self._has[best], ahead, has)  # without GPUs it is the longer one
+        wins = np.where(shorter, short >= self._long[best], long > self._short[best])
+        return wins if self._has[best] else np.where(has, wins, ahead)
 
     def give(self, job: int, size: tuple[int, int] | None) -> None:
-        """Book the size that a job got; None: nothing more fits for it."""
+        """Book the size that the winner got; None: nothing more fits for it."""
         if size is not None:
             self.held[job] = size
+            self._has[job] = True
             self._value(job)
-        if size is None or not self.next[job]:
-            self._open.remove(job)
+        self._open[job] = size is not None and bool(self.next[job])
 
     def _value(self, job: int) -> None:
         """Work out what the job's next size is and what it is worth."""

@@ -9,15 +9,13 @@ import numpy as np
 
 from bloxopt.errors import FormulationError
 from bloxopt.formulations.objectives import Objective
-from bloxopt.formulations.packing import Packing
+from bloxopt.formulations.packing import Packing, Room
 from bloxopt.formulations.program import Program
 from bloxopt.formulations.remaining_estimates import AtPresentRate, RemainingEstimate, check_estimate, seconds_left
 from bloxopt.formulations.session import Outcome, Session
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import BoolArray, FloatArray, IntArray
 from bloxopt.solvers.base import Termination
-
-_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +77,7 @@ class _Climb:
     """
 
     def __init__(self, space: AllocationSpace, packing: Packing, seconds: FloatArray) -> None:
-        self.space, self.packing, self.seconds = space, packing, seconds
+        self.space, self.seconds = space, seconds
         self.forced: BoolArray = packing.forced
         kept = np.bincount(space.job[self.forced], minlength=space.num_jobs) > 0
         usable = (packing.allowed & np.isfinite(seconds) & ~kept[space.job]).nonzero()[0]
@@ -94,8 +92,7 @@ class _Climb:
         same = (self.key[1:, :2] == self.key[:-1, :2]).all(axis=1)
         saved = -np.diff(seconds[self.column]) / np.maximum(np.diff(self.key[:, 2]), 1)
         self.gain[:-1] = np.where(same, saved, 0.0)
-        self.room: list[float] = packing.room.tolist()
-        self.start, self.row, self.use = packing.start.tolist(), packing.row.tolist(), packing.use.tolist()
+        self.room = Room(packing)
 
     def climb(self) -> FloatArray:
         """Time shares of 0 and 1, (num_columns,)."""
@@ -106,11 +103,11 @@ class _Climb:
         last = dict(zip((job[rung] for rung in held), held, strict=True))
         while heap:
             _, owner, rung = heapq.heappop(heap)
-            self._book(column[rung], -1.0)
-            if not self._fits(column[rung + 1]):
-                self._book(column[rung], 1.0)
+            self.room.give_back(column[rung])
+            if not self.room.fits(column[rung + 1]):
+                self.room.take(column[rung])
                 continue
-            self._book(column[rung + 1], 1.0)
+            self.room.take(column[rung + 1])
             last[owner] = rung + 1
             if gain[rung + 1] > 0:
                 heapq.heappush(heap, (-gain[rung + 1], owner, rung + 1))
@@ -131,16 +128,8 @@ class _Climb:
         held = []
         for rung, owner in zip(rungs[order].tolist(), job[order].tolist(), strict=True):
             column = int(self.column[rung])
-            if owner not in served and self._fits(column):
-                self._book(column, 1.0)
+            if owner not in served and self.room.fits(column):
+                self.room.take(column)
                 served.add(owner)
                 held.append(rung)
         return held
-
-    def _fits(self, column: int) -> bool:
-        entries = range(self.start[column], self.start[column + 1])
-        return all(self.use[entry] <= self.room[self.row[entry]] + _ROUNDING for entry in entries)
-
-    def _book(self, column: int, sign: float) -> None:
-        for entry in range(self.start[column], self.start[column + 1]):
-            self.room[self.row[entry]] -= sign * self.use[entry]

@@ -79,28 +79,22 @@ class Packing:
         Without ``backfill`` the first job that does not fit ends it. Jobs with a forced column keep that.
         """
         x = self.forced.astype(np.float64)
-        room = self.room.copy()
-        start, row, use = self.start.tolist(), self.row.tolist(), self.use.tolist()
+        room = Room(self)
         served = np.bincount(self.space.job[self.forced], minlength=self.space.num_jobs) > 0
         waiting = queue[~served[queue]]
         while len(waiting):
-            fitting = self._fitting(room)
+            fitting = self._fitting(np.array(room.left))
             able = np.bincount(self.space.job[fitting], minlength=self.space.num_jobs) > 0
             if backfill:
                 waiting = waiting[able[waiting]]
             placed = position = 0
             for job in waiting.tolist():
                 position += 1
-                column = -1
-                for candidate in columns[first[job] : first[job + 1]].tolist():
-                    entries = range(start[candidate], start[candidate + 1])
-                    if fitting[candidate] and all(use[k] <= room[row[k]] + _ROUNDING for k in entries):
-                        column = candidate
-                        break
+                candidates = columns[first[job] : first[job + 1]].tolist()
+                column = next((column for column in candidates if fitting[column] and room.fits(column)), -1)
                 if column >= 0:
                     x[column] = 1.0
-                    for k in range(start[column], start[column + 1]):
-                        room[row[k]] -= use[k]
+                    room.take(column)
                     placed += 1
                 elif not backfill:
                     return x
@@ -115,3 +109,24 @@ class Packing:
         owner = np.repeat(np.arange(len(self.start) - 1), np.diff(self.start))
         blocked = np.bincount(owner[tight], minlength=len(self.start) - 1) > 0
         return self.allowed & ~blocked
+
+
+class Room:
+    """What is left of every row while columns are taken and given back, one at a time: plain lists are fastest."""
+
+    def __init__(self, packing: Packing) -> None:
+        self.left: list[float] = packing.room.tolist()
+        self._start, self._row, self._use = packing.start.tolist(), packing.row.tolist(), packing.use.tolist()
+
+    def fits(self, column: int) -> bool:
+        left, row, use = self.left, self._row, self._use
+        entries = range(self._start[column], self._start[column + 1])
+        return all(use[entry] <= left[row[entry]] + _ROUNDING for entry in entries)
+
+    def take(self, column: int) -> None:
+        for entry in range(self._start[column], self._start[column + 1]):
+            self.left[self._row[entry]] -= self._use[entry]
+
+    def give_back(self, column: int) -> None:
+        for entry in range(self._start[column], self._start[column + 1]):
+            self.left[self._row[entry]] += self._use[entry]

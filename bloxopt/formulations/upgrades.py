@@ -5,12 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from bloxopt.errors import FormulationError
-from bloxopt.formulations.packing import Packing
+from bloxopt.formulations.packing import Packing, Room
 from bloxopt.formulations.session import Session
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import FloatArray
-
-_ROUNDING = 1e-9
 
 
 class Upgrades:
@@ -29,34 +27,30 @@ class Upgrades:
                 f"{user} gives GPUs out a few at a time and takes upper limits only, such as Capacity, TimeShare, "
                 "TenantQuota and Budget: leave out constraint blocks that promise somebody something"
             )
-        self._packing = packing
-        self._room: FloatArray = packing.room.copy()
+        self._allowed = packing.allowed
+        self._room = Room(packing)
         self.x: FloatArray = np.zeros(session.space.num_columns)
 
     def exchange(self, old: int, new: int) -> bool:
         """Give column ``new`` in place of ``old`` (-1: none); False, and nothing changed, if it does not fit."""
-        packing = self._packing
-        if not packing.allowed[new]:
+        if not self._allowed[new]:
             return False
         if old >= 0:
-            self._book(old, -1.0)
-        entries = slice(packing.start[new], packing.start[new + 1])
-        fits = bool((packing.use[entries] <= self._room[packing.row[entries]] + _ROUNDING).all())
+            self._room.give_back(old)
+        fits = self._room.fits(new)
         if fits:
-            self._book(new, 1.0)
+            self._room.take(new)
+            if old >= 0:
+                self.x[old] = 0.0
+            self.x[new] = 1.0
         elif old >= 0:
-            self._book(old, 1.0)
+            self._room.take(old)
         return fits
-
-    def _book(self, column: int, sign: float) -> None:
-        packing = self._packing
-        entries = slice(packing.start[column], packing.start[column + 1])
-        np.subtract.at(self._room, packing.row[entries], sign * packing.use[entries])
-        self.x[column] = max(sign, 0.0)
 
 
 def columns_by_size(space: AllocationSpace) -> dict[tuple[int, int, int], int]:
     """The column of each job, GPU type and number of GPUs; of twins the faster one."""
     slowest_first = np.argsort(space.rate, kind="stable")
-    keys = zip(space.job[slowest_first], space.gpu_type[slowest_first], space.num_gpus[slowest_first], strict=True)
-    return {(int(i), int(j), int(n)): int(column) for (i, j, n), column in zip(keys, slowest_first, strict=True)}
+    parts = (space.job, space.gpu_type, space.num_gpus)
+    keys = zip(*(part[slowest_first].tolist() for part in parts), strict=True)
+    return dict(zip(keys, slowest_first.tolist(), strict=True))

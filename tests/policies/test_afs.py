@@ -40,24 +40,40 @@ def given_gpus(work, rates, low=1, high=GPUS, gpus=GPUS, **options):
     return held.tolist()
 
 
-@given(st.integers(0, 2**32 - 1), st.booleans())
+def next_of_two(work, rates, has, pair):
+    """The shorter has the next GPU and leaves it to the longer when done, or the longer has it at once: the better.
+
+    None for a tie, which is rounding's to decide.
+    """
+    first, second = pair
+    if not has[first] and not has[second]:
+        return min(pair, key=lambda i: work[i] / rates[i, 1])
+    times = {i: work[i] / rates[i, has[i]] if has[i] else np.inf for i in pair}
+    short, long = (first, second) if times[first] <= times[second] else (second, first)
+    sooner = work[short] / rates[short, has[short] + 1]
+    with_gpu, without = rates[long, has[long] + 1], rates[long, has[long]]
+    taken_by_short = sooner + sooner + (work[long] - without * sooner) / with_gpu
+    taken_by_long = times[short] + work[long] / with_gpu
+    if abs(taken_by_short - taken_by_long) <= 1e-9 * taken_by_long:
+        return None
+    return short if taken_by_short < taken_by_long else long
+
+
+@given(st.integers(0, 2**32 - 1), st.booleans(), st.integers(2, 9), st.integers(1, 24))
 @settings(max_examples=60)
-def test_each_gpu_goes_where_two_written_out_schedules_say(seed, linear):
-    """The shorter has the next GPU and leaves it to the longer when done, or the longer has it at once: the better."""
-    work, rates = instance(seed, linear=linear)
-    has = [0, 0]
-    for _ in range(GPUS):
-        times = [work[i] / rates[i, n] if n else np.inf for i, n in enumerate(has)]
-        short = int(np.argmin(times if any(has) else work / rates[:, 1]))
-        long = 1 - short
-        sooner = work[short] / rates[short, has[short] + 1]
-        with_gpu, without = rates[long, has[long] + 1], rates[long, has[long]]
-        taken_by_short = sooner + sooner + (work[long] - without * sooner) / with_gpu
-        taken_by_long = times[short] + work[long] / with_gpu
-        if any(has) and abs(taken_by_short - taken_by_long) <= 1e-9 * taken_by_long:
-            return  # a tie is rounding's to decide
-        has[short if taken_by_short < taken_by_long else long] += 1
-    assert given_gpus(work, rates) == has
+def test_each_gpu_goes_to_who_wins_against_the_others_one_after_the_other(seed, linear, count, gpus):
+    work, rates = instance(seed, count, linear)
+    has = [0] * count
+    for _ in range(min(gpus, count * GPUS)):
+        able = [i for i in range(count) if has[i] < GPUS]
+        winner = able[0]
+        for other in able[1:]:
+            better = next_of_two(work, rates, has, (winner, other))
+            if better is None:
+                return
+            winner = better
+        has[winner] += 1
+    assert given_gpus(work, rates, gpus=gpus) == has
 
 
 def total_time(work, rates, before, after):

@@ -79,6 +79,10 @@ class Agent:
         for warning in self.config.warnings():
             _LOGGER.warning(warning)
         self._monitor.start(_FIRST_READING)
+        reading = self._monitor.latest()
+        _LOGGER.info("node %s: %d GPUs, %d runs found", self.config.node, len(reading.gpus), len(self._runs))
+        if reading.failure:
+            _LOGGER.error(reading.failure)
         next_beat = last_beat = 0.0
         reported: object = None
         try:

@@ -86,14 +86,15 @@ class AgentConfig(BaseModel):
             raise ConfigError(f"agent setting {where}: {message}" if where else message) from None
 
     @classmethod
-    def load(cls, path: str | Path) -> AgentConfig:
-        """From a TOML file whose keys are the settings. Raises ConfigError, which names the file and the setting."""
+    def load(cls, path: str | Path, **overrides: object) -> AgentConfig:
+        """From a TOML file whose keys are the settings, and ``overrides`` of it. Raises ConfigError, which names the
+        file and the setting."""
         try:
             settings = tomllib.loads(Path(path).read_text())
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise ConfigError(f"{path}: {error}") from None
         try:
-            return cls.create(**settings)
+            return cls.create(**{**settings, **overrides})
         except ConfigError as error:
             raise ConfigError(f"{path}: {error}") from None
 

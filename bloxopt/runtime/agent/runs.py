@@ -51,6 +51,7 @@ class LocalRun:
         self._spawned_at = 0.0
         self._spawns = 0
         self._ended: RunReport | None = None
+        self._forgotten_at: float | None = None
 
     @property
     def logs(self) -> Path:
@@ -63,11 +64,10 @@ class LocalRun:
 
     @property
     def forgotten_seconds(self) -> float:
-        """For how long the scheduler has known of its end."""
-        try:
-            return time.time() - (self.folder / _FORGOTTEN).stat().st_mtime
-        except OSError:
-            return 0.0
+        """For how long this agent has known that the scheduler knows of its end; not by the clock, which may jump."""
+        if self._forgotten_at is None:
+            self._forgotten_at = time.monotonic()
+        return time.monotonic() - self._forgotten_at
 
     def set_forgotten(self) -> None:
         (self.folder / _FORGOTTEN).touch()
@@ -148,6 +148,12 @@ class LocalRun:
             return True
         finally:
             self._lock.release()
+
+    def reap(self) -> None:
+        """Let the guard of a run that has ended end too, so that it does not stay as a zombie."""
+        if self._guard is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._guard.wait(1.0)
 
     def _look_without_guard(self) -> RunReport:
         # Read again: a guard may have written its last word after the first look.
@@ -303,6 +309,7 @@ class RunFolders:
 
     def remove(self, run: LocalRun) -> None:
         """Drop all that is kept of a run that has ended."""
+        run.reap()
         grave = run.folder.with_name(f".{run.folder.name}")
         with contextlib.suppress(OSError):
             run.folder.rename(grave)

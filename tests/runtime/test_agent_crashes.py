@@ -295,11 +295,19 @@ class Watcher(threading.Thread):
             time.sleep(0.02)
 
 
-@pytest.mark.parametrize("points", [8, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("points", "also_guards"),
+    [
+        (8, False),
+        pytest.param(60, False, marks=pytest.mark.slow),
+        pytest.param(60, True, marks=pytest.mark.slow),
+    ],
+)
 def test_kill_minus_nine_of_the_agent_at_any_point_loses_nothing_and_starts_nothing_twice(
-    scheduler: SmallScheduler, home: Path, agents: AgentProcesses, points: int
+    scheduler: SmallScheduler, home: Path, agents: AgentProcesses, points: int, also_guards: bool
 ) -> None:
-    """A script of starts, preemptions, moves and ends goes on while the agent is killed and comes back."""
+    """A script of starts, preemptions, moves and ends goes on while the agent is killed and comes back, and guards
+    are killed too."""
     draw = random.Random(points)
     faults = [*[""] * 12, "lose answer", "lose request", "error", "garbage"]
     scheduler.fault = lambda: draw.choice(faults)
@@ -327,6 +335,9 @@ def test_kill_minus_nine_of_the_agent_at_any_point_loses_nothing_and_starts_noth
         give_up = time.monotonic() + draw.uniform(0.1, 0.8)
         while agents.is_alive() and time.monotonic() < give_up:
             time.sleep(0.01)
+        for guard in guards_of(home).values():
+            if also_guards and draw.random() < 0.15:
+                os.kill(guard, signal.SIGKILL)
         agents.kill()
         agents.start(die_after_calls=draw.choice([0, draw.randint(1, 6000)]))
     agents.kill()
@@ -348,7 +359,7 @@ def test_kill_minus_nine_of_the_agent_at_any_point_loses_nothing_and_starts_noth
                 began += 1
                 assert starts.read_text() == "start\n"
                 report = scheduler.ended[name, attempt]
-                assert report.exit_code is not None, report
+                assert report.exit_code is not None or also_guards, report
                 assert report.preempted or report.exit_code == codes[name, attempt]
     assert began >= points / 6
     assert os.listdir(home / "state" / "shared") == []

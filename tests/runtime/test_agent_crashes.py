@@ -400,3 +400,24 @@ def test_what_is_in_doubt_is_never_started(scheduler: SmallScheduler, home: Path
         agent.take(answer.model_copy(update={"runs": [wanted], "sequence": 10**6}), boottime() - 31.0)
         time.sleep(0.6)
         assert not (home / "state" / "runs" / "job@1").exists()
+
+
+def test_a_run_that_waits_starts_only_on_an_answer_to_the_last_heartbeat(scheduler: SmallScheduler, home: Path) -> None:
+    """The scheduler hears that it has not been taken up, and may have given it to another node since."""
+    flag = home / "go"
+    holds = python(f"import os, time\nwhile not os.path.exists({str(flag)!r}): time.sleep(0.02)")
+    with agent_thread(scheduler, home):
+        first = scheduler.want(run_of("first", holds))
+        scheduler.wait_for(first, RunState.RUNNING)
+        second = scheduler.want(run_of("second", counting(home, "time.sleep(600)")))
+        count = len(scheduler.heartbeats)
+        wait_until(lambda: len(scheduler.heartbeats) > count + 2)
+        assert scheduler.state(second) is None
+        scheduler.fault = lambda: "lose request"
+        time.sleep(0.3)
+        flag.touch()
+        wait_until(lambda: not processes_of(home))
+        time.sleep(0.5)
+        assert not (home / "starts").exists()
+        scheduler.fault = lambda: ""
+        scheduler.wait_for(second, RunState.RUNNING)

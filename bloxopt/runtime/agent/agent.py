@@ -62,7 +62,7 @@ class Agent:
         self._unstartable: dict[RunKey, RunReport] = {}
         self._gone: OrderedDict[RunKey, None] = OrderedDict()
         self._granted: _Granted | None = None
-        self._waiting: dict[RunKey, str] = {}
+        self._waiting: set[RunKey] = set()
         self._sequence = 0
         self._applied = -1
         self._interval = _FIRST_HEARTBEAT
@@ -121,6 +121,7 @@ class Agent:
             version=bloxopt.__version__,
         )
         self._sequence += 1
+        self._give_up_what_is_not_in(heartbeat)
         try:
             desired = self._connection.beat(heartbeat)
         except ConnectionLostError as error:
@@ -132,6 +133,14 @@ class Agent:
         self._failures = 0
         self.take(desired, sent_at)
         return True
+
+    def _give_up_what_is_not_in(self, heartbeat: Heartbeat) -> None:
+        """What the scheduler hears has not been taken up, it may give to another node: only its answer to this, or a
+        later one, may start that here."""
+        if self._granted is not None:
+            told = {(report.job_id, report.attempt) for report in heartbeat.runs}
+            for key in self._granted.runs.keys() - told:
+                del self._granted.runs[key]
 
     def take(self, desired: DesiredState, sent_at: float) -> None:
         """Take an answer to a heartbeat sent at ``sent_at`` (:func:`boottime`), unless a later one was taken before."""
@@ -153,6 +162,7 @@ class Agent:
             deadline,
             desired.lease_seconds,
         )
+        self._waiting.intersection_update(self._granted.runs)
         for key in forget:
             self._forget(key)
 
@@ -163,7 +173,6 @@ class Agent:
             for key, run in self._runs.items():
                 if key not in self._granted.runs and reports[key].state is not RunState.ENDED:
                     self._stop_run(run)
-            self._waiting = {}
             for key, desired in self._granted.runs.items():
                 if not self._is_over(key, reports) and boottime() < self._granted.deadline:
                     self._start_run(key, desired, reports, self._granted)
@@ -172,11 +181,7 @@ class Agent:
             if run.forgotten:
                 del reports[key]
                 self._remove_when_sent(key, run)
-        waiting = [
-            RunReport(job_id=key[0], attempt=key[1], state=RunState.STARTING, message=reason)
-            for key, reason in self._waiting.items()
-        ]
-        return [*reports.values(), *self._unstartable.values(), *waiting]
+        return [*reports.values(), *self._unstartable.values()]
 
     def _is_over(self, key: RunKey, reports: dict[RunKey, RunReport]) -> bool:
         ended = key in reports and reports[key].state is RunState.ENDED
@@ -189,8 +194,11 @@ class Agent:
         alive = [run for other, run in self._runs.items() if reports[other].state is not RunState.ENDED]
         reason = _obstacle(desired, alive)
         if reason:
-            self._waiting[key] = reason
+            if key not in self._waiting:
+                self._waiting.add(key)
+                _LOGGER.info("%s attempt %d %s", *key, reason)
             return
+        self._waiting.discard(key)
         problem = _unknown_gpus(desired, self._monitor.latest())
         if problem:
             self._refuse(key, UNUSABLE, problem)

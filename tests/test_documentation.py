@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 
 import pytest
 
+from bloxopt.admission import ADMISSIONS
+from bloxopt.experiments import config
+from bloxopt.formulations.policies import POLICIES
+from bloxopt.hosts import HOST_ALLOCATIONS
+from bloxopt.registry import Registry
+from bloxopt.selection import SELECTORS
+
 ROOT = Path(__file__).parents[1]
+
+OPTIONS = [
+    (registry, name, guide)
+    for registry, guide in (
+        (POLICIES, "policies.md"),
+        (ADMISSIONS, "policies.md"),
+        (HOST_ALLOCATIONS, "policies.md"),
+        (SELECTORS, "simulation.md"),
+    )
+    for name in registry
+]
 
 
 @pytest.mark.parametrize("document", ["README.md"])
@@ -24,3 +43,20 @@ def test_every_python_block_runs(document: str, tmp_path: Path, monkeypatch: pyt
 def test_links_between_documents_lead_somewhere(document: Path) -> None:
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", document.read_text()):
         assert (document.parent / target).exists(), target
+
+
+def in_code(word: str, document: str) -> bool:
+    return re.search(rf"`[^`]*\b{re.escape(word)}\b[^`]*`", (ROOT / "docs" / document).read_text()) is not None
+
+
+def test_every_key_of_an_experiment_file_is_documented() -> None:
+    sections = [c for c in vars(config).values() if isinstance(c, type) and issubclass(c, config.Section)]
+    keys = {key for section in sections for key in section.model_fields}
+    assert [key for key in keys if not re.search(rf"\b{key}\b", (ROOT / "docs/cli.md").read_text())] == []
+
+
+@pytest.mark.parametrize(("registry", "name", "guide"), OPTIONS, ids=[name for _, name, _ in OPTIONS])
+def test_every_option_of_a_part_that_has_a_name_is_documented(registry: Registry, name: str, guide: str) -> None:
+    parameters = inspect.signature(registry.get(name)).parameters.values()
+    options = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    assert [option for option in options if not in_code(option, guide)] == []

@@ -49,9 +49,15 @@ class AsMeasured(RemainingEstimate):
                 "num_gpus): use the estimate AtPresentRate, or a trace that has, such as pollux-6-elastic"
             )
         jobs = space.catalog.jobs(space.index[space.job])
-        with guarded(f"the throughput oracle {type(oracle).__name__}: remaining_seconds", FormulationError):
-            given: FloatArray = foresee(jobs, space.gpu_types, space.num_gpus)
-        return given[np.arange(space.num_columns), space.gpu_type]
+        user = f"the throughput oracle {type(oracle).__name__}: remaining_seconds"
+        with guarded(user, FormulationError):
+            given = foresee(jobs, space.gpu_types, space.num_gpus)
+        shape = (space.num_columns, len(space.gpu_types))
+        seconds = real_numbers(f"{user}: what it gave", given, "seconds (jobs, GPU types)")
+        if seconds.shape != shape:
+            raise FormulationError(f"{user} gave shape {seconds.shape}, must be (jobs, GPU types) = {shape}")
+        left: FloatArray = seconds[np.arange(space.num_columns), space.gpu_type]
+        return left
 
 
 def seconds_left(estimate: RemainingEstimate, space: AllocationSpace) -> FloatArray:

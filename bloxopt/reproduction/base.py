@@ -45,13 +45,15 @@ class Run:
 
 @dataclass(frozen=True)
 class Reproduced:
-    """One line of the table; ``difference`` is relative, ``verdict`` one of the three words below."""
+    """One line of the table; ``goal`` as in :class:`Figure`, ``difference`` is relative, ``verdict`` one of the three
+    words below."""
 
     system: str
     trace: str
     policy: str
     metric: str
     unit: str
+    goal: Literal["equal", "at_most"]
     reference: float
     measured: float
     difference: float
@@ -79,6 +81,7 @@ def compare(system: str, run: Run, measured: Mapping[str, float | None]) -> list
                 run.policy,
                 figure.metric,
                 figure.unit,
+                figure.goal,
                 figure.reference,
                 float(value),
                 difference,
@@ -97,16 +100,16 @@ def _difference(value: float, reference: float) -> float:
 
 
 def as_rows(lines: Iterable[Reproduced]) -> list[dict[str, Any]]:
-    """The table for people: differences in per cent."""
+    """The table for people: differences in per cent, ``≤`` before references that ours may be anything up to."""
     return [
         {
             "system": line.system,
             "trace": line.trace,
             "policy": line.policy,
             "figure": f"{line.metric} ({line.unit})" if line.unit else line.metric,
-            "reference": f"{line.reference:.7g}",
+            "reference": ("≤ " if line.goal == "at_most" else "") + f"{line.reference:.7g}",
             "ours": f"{line.measured:.7g}",
-            "difference": f"{100 * line.difference:+.2f} %",
+            "difference": f"{round(100 * line.difference, 2) + 0.0:+.2f} %",
             "verdict": line.verdict,
             "explanation": line.explanation,
         }

@@ -9,7 +9,7 @@ import pytest
 from bloxopt.cli import run as run_cli
 from bloxopt.errors import InputError, UnknownNameError
 from bloxopt.reproduction import SYSTEMS, Figure, Run, reproduce
-from bloxopt.reproduction.base import compare
+from bloxopt.reproduction.base import as_rows, compare
 
 FAST = ("gavel", "blox", "tiresias")
 
@@ -50,6 +50,13 @@ def test_a_figure_counts_as_reproduced_within_its_tolerance(value: float, figure
     [line] = compare("system", _run(value, **figure), {"average_jct": value})
     assert line.verdict == verdict
     assert line.difference == pytest.approx(value / 100 - 1)
+
+
+def test_the_table_says_which_figures_may_be_anything_up_to_the_reference() -> None:
+    rows = as_rows(compare("system", _run(50.0, goal="at_most"), {"average_jct": 50.0}))
+    rows += as_rows(compare("system", _run(99.999), {"average_jct": 99.999}))
+    assert [row["reference"] for row in rows] == ["≤ 100", "100"]
+    assert [row["difference"] for row in rows] == ["-50.00 %", "+0.00 %"]
 
 
 def test_a_metric_that_was_not_measured_is_an_error_that_names_it() -> None:

@@ -62,7 +62,9 @@ class WindowWelfare:
         one, each = np.arange(columns), np.arange(jobs)
         count = program.add_columns(columns, 0.0, float(self.rounds), integer=True)
         worked = program.add_columns(jobs, 0.0 if at_least is None else np.maximum(at_least, 0.0), self.most)
-        log = program.add_columns(jobs, self._logs[0], self._logs[-1])
+        # Measured so that no weight is above 1: what a solver overlooks in a row must not count a million times.
+        unit = np.maximum(self.weight, 1.0)
+        log = program.add_columns(jobs, self._logs[0] * unit, self._logs[-1] * unit)
         longest = int(program.add_columns(1)[0])
 
         def rows(*parts: tuple[IntArray, IntArray, FloatArray], constant: FloatArray) -> Affine:
@@ -81,10 +83,12 @@ class WindowWelfare:
         slope = np.diff(self._logs) / np.diff(self.points)
         for k, steep in enumerate(slope.tolist()):
             below = self._logs[k] + steep * (self.done - self.points[k])
-            program.add_rows(rows((each, worked, steep / self.whole), (each, log, -ones), constant=below), lower=0.0)
+            program.add_rows(
+                rows((each, worked, unit * steep / self.whole), (each, log, -ones), constant=unit * below), lower=0.0
+            )
         left = rows((each, worked, ones), (each, np.full(jobs, longest), ones), constant=-self.remaining)
         program.add_rows(left, lower=0.0)
-        scale = self.weight / (jobs * self.rounds)
+        scale = self.weight / unit / (jobs * self.rounds)
         column, value = np.append(log, longest), np.append(scale, -self.makespan_weight)
         return Affine(np.zeros(jobs + 1, np.int64), column, value, np.zeros(1)), count
 

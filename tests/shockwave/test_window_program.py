@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -94,6 +95,23 @@ def test_bound_and_plan_enclose_the_best_of_all_schedules(sizes: list[int], roun
     assert best <= bound + 1e-6
     if max(sizes) == 1:
         assert value == pytest.approx(best, abs=1e-6)
+
+
+@settings(max_examples=40)
+@given(st.integers(2, 4), st.integers(2, 3), st.integers(0, 10**6))
+def test_the_welfare_of_others_counts_beside_a_job_that_weighs_a_million_times_as_much(
+    jobs: int, rounds: int, seed: int
+) -> None:
+    """As jobs do that are late in their last round: what a solver overlooks must not be more than all others have."""
+    space = space_of([1] * jobs, 1)
+    welfare = welfare_of(space, rounds, seed)
+    weight, whole = welfare.weight.copy(), welfare.whole.copy()
+    weight[0], whole[0] = 1e6, 90.0
+    welfare = replace(welfare, weight=weight, whole=whole, remaining=np.minimum(welfare.remaining, whole))
+    plan, bound = solve_window(space, welfare)
+    best = best_of_all(space, welfare, 1)
+    assert best <= bound + 1e-6 * max(1.0, abs(best))
+    assert value_of_schedule(welfare, plan.T) == pytest.approx(best, rel=1e-6, abs=1e-6)
 
 
 @settings(max_examples=40)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from bloxopt.cli import run
 from bloxopt.runtime.messages import RunState
 from tests.runtime.agent_support import (
     ACCOUNT,
@@ -63,9 +64,10 @@ def test_sigterm_ends_the_agent_and_not_its_runs(scheduler: SmallScheduler, home
         (["--config", "/absent.toml"], "error: /absent.toml: "),
     ],
 )
-def test_bad_settings_are_one_line_and_exit_code_two(tmp_path: Path, arguments: list[str], message: str) -> None:
-    process = agent_command("--state-folder", str(tmp_path / "state"), *arguments)
-    _, told = process.communicate(timeout=20)
-    assert process.returncode == 2
+def test_bad_settings_are_one_line_and_exit_code_two(
+    tmp_path: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["agent", "--state-folder", str(tmp_path / "state"), *arguments]) == 2
+    told = capsys.readouterr().err
     assert told.startswith(message)
     assert told.count("\n") == 1

@@ -175,7 +175,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_stops_no_run_and_hides_no_end(scheduler: SmallScheduler, small_disk: Path, home: Path) -> None:
     """Runs go on under leases that are renewed and end with their code; new ones say what is wrong, and wait for no
     one when there is space again."""
-    scheduler.lease_seconds = 1.5
+    scheduler.lease_seconds = 2.4
     flag = home / "go"
     code = (
         "import os, sys, time\n"
@@ -193,7 +193,7 @@ def test_a_full_disk_stops_no_run_and_hides_no_end(scheduler: SmallScheduler, sm
         assert (refused.exit_code, refused.preempted) == (74, False)
         assert "No space left on device" in refused.message
         # Longer than a lease: it has been renewed.
-        time.sleep(max(0.0, began + 2.0 - time.monotonic()))
+        time.sleep(max(0.0, began + 2.6 - time.monotonic()))
         assert scheduler.state(key) is RunState.RUNNING
         flag.touch()
         assert scheduler.wait_for(key, RunState.ENDED).exit_code == 9

@@ -25,8 +25,9 @@ import sys
 from bloxopt.runtime.agent.gpus import GpuMonitor
 from bloxopt.runtime.agent.nvml import NvmlGpus
 from bloxopt.runtime.messages import Heartbeat
-source = NvmlGpus()
 for line in sys.stdin:
+    if line == "new\\n":
+        source = NvmlGpus()
     reading = source.read()
     heartbeat = Heartbeat(node="n", instance="i", sequence=0, address="a", gpus=list(reading.gpus),
                           healthy=not reading.failure, message=reading.failure)
@@ -35,22 +36,29 @@ for line in sys.stdin:
 
 
 class Machine:
-    """A process that reads GPUs through the library of a folder; ``sees`` what it reads while the library plays."""
+    """A process that reads GPUs through the library of a folder; ``sees`` what it reads while the library plays.
+
+    After ``boot`` it knows of nothing that was before."""
 
     def __init__(self, library: Path, case: Path) -> None:
         self._case = case
+        self._line = "new\n"
         case.write_text("")
         environment = {**os.environ, "LD_LIBRARY_PATH": str(library), "NVML_CASE": str(case)}
         self._process = subprocess.Popen(
             [sys.executable, "-c", READER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
 
+    def boot(self) -> None:
+        self._line = "new\n"
+
     def sees(self, words: str = "") -> Heartbeat:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._case.write_text(words)
-        self._process.stdin.write("\n")
+        self._process.stdin.write(self._line)
         self._process.stdin.flush()
+        self._line = "\n"
         return Heartbeat.model_validate_json(self._process.stdout.readline())
 
     def close(self) -> None:
@@ -71,11 +79,17 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return built
 
 
-@pytest.fixture
-def machine(libraries: dict[str, Path], tmp_path: Path) -> Iterator[Machine]:
-    one = Machine(libraries["current"], tmp_path / "case")
+@pytest.fixture(scope="module")
+def process(libraries: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    one = Machine(libraries["current"], tmp_path_factory.mktemp("machine") / "case")
     yield one
     one.close()
+
+
+@pytest.fixture
+def machine(process: Machine) -> Machine:
+    process.boot()
+    return process
 
 
 def test_healthy_gpus_say_everything(machine: Machine) -> None:

@@ -182,7 +182,7 @@ def test_a_gpu_is_never_given_to_a_run_while_another_holds_it(
         "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
     )
     with agent_thread(scheduler, home):
-        first = scheduler.want(run_of("first", stubborn, gpus=[0, 1], grace_seconds=1.5))
+        first = scheduler.want(run_of("first", stubborn, gpus=[0, 1], grace_seconds=0.8))
         wait_until(lambda: scheduler.log("first") == "up\n")
         second = scheduler.want(run_of("second", FOREVER, gpus=[1, 2]))
         other = scheduler.want(run_of("other", FOREVER, gpus=[3]))

@@ -68,8 +68,9 @@ def test_tokens_are_sent_reread_and_never_shown(scheduler: SmallScheduler, home:
         count = len(scheduler.heartbeats)
         token.write_text("third-secret\n")
         wait_until(lambda: len(scheduler.heartbeats) > count and "Bearer third-secret" in scheduler.tokens)
-        assert any("without encryption" in warning for warning in agent.config.warnings())
+        assert not any("without encryption" in warning for warning in agent.config.warnings())
     config = AgentConfig.create(scheduler="http://s", user="nobody", token="secret-token")
+    assert any("without encryption" in warning for warning in config.warnings())
     assert "secret-token" not in repr(config) + str(config) + config.model_dump_json()
 
 

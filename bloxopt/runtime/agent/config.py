@@ -8,6 +8,7 @@ import socket
 import tomllib
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
@@ -15,6 +16,7 @@ from bloxopt.errors import ConfigError
 from bloxopt.runtime.messages import Name
 
 MIB = 1 << 20
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class AgentConfig(BaseModel):
@@ -107,6 +109,7 @@ class AgentConfig(BaseModel):
                     found.append("jobs run as root: name an unprivileged account (user = ...)")
             except KeyError:
                 found.append(f"there is no account {self.user!r}: no job can start until there is")
-        if self.scheduler.startswith("http://") and self.bearer is not None:
+        host = urlsplit(self.scheduler).hostname
+        if self.scheduler.startswith("http://") and self.bearer is not None and host not in _LOOPBACK:
             found.append("the token is sent without encryption: use https://")
         return found

@@ -122,7 +122,12 @@ int nvmlDeviceGetTotalEccErrors(gpu *device, int type, int counter, unsigned lon
     *errors = type == 1 && counter == 0 && says("ecc", device->index, NULL) ? 2 : 0;
     return OK;
 }
-int nvmlEventSetCreate(void **set) { *set = &registered; return OK; }
+int nvmlEventSetCreate(void **set) {
+    registered = 0;
+    memset(told, 0, sizeof told);
+    *set = &registered;
+    return OK;
+}
 int nvmlEventSetFree(void *set) { (void)set; return OK; }
 int nvmlDeviceRegisterEvents(gpu *device, unsigned long long types, void *set) {
     (void)set; ASK(device);

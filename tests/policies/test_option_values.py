@@ -80,11 +80,3 @@ def test_a_value_is_used_or_refused_in_one_line(make, name, registry, trace):
 def test_options_of_automatic_choice_that_would_do_nothing_are_refused(options, message):
     with pytest.raises(BloxoptError, match=message):
         get_policy("automatic", **options)
-
-
-@pytest.mark.parametrize("policy", ["min_cost", "min_cost_slos"])
-def test_a_price_of_a_gpu_type_that_is_not_there_is_refused_by_name(policy, trace):
-    with pytest.raises(
-        FormulationError, match="price of GPU type 'v10o', which the cluster does not have; it has V100"
-    ):
-        bx.simulate(trace, "2xV100+2xK80", get_policy(policy, prices={"V10O": 2.0}))

@@ -102,16 +102,10 @@ class LeastCost(Objective):
 def price_of_each_type(price: Mapping[str, float], space: AllocationSpace) -> FloatArray:
     """Dollars per GPU-hour (types,); 1 each where none has a price, so that GPU-hours are what counts.
 
-    Raises :class:`FormulationError` naming a GPU type without a price beside others that have one, and one that the
-    cluster does not have.
+    Raises :class:`FormulationError` naming a GPU type without a price beside others that have one. Prices of types
+    that the cluster does not have count for nothing: one list may serve several clusters.
     """
     own = [name.lower() for name in space.gpu_types]
-    for name in price:
-        if name not in own and name not in PRICES:
-            raise FormulationError(
-                f"min_cost: price of GPU type {name!r}, which the cluster does not have; it has "
-                f"{', '.join(space.gpu_types)}"
-            )
     if not any(name in price for name in own):
         return np.ones(len(space.gpu_types))
     for name in space.gpu_types:

@@ -10,7 +10,7 @@ import pytest
 
 import bloxopt as bx
 from bloxopt.admission import ADMISSIONS, get_admission
-from bloxopt.errors import BloxoptError, FormulationError
+from bloxopt.errors import BloxoptError
 from bloxopt.formulations.policies import POLICIES, get_policy
 from bloxopt.selection import SELECTORS, get_selector
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bloxopt.cli import agent, audit, explain, listings, reproduction, results, simulation, topology
+from bloxopt.cli import agent, audit, explain, listings, reproduction, results, runtime, simulation, topology
 
 app = typer.Typer(
     name="bloxopt",
@@ -45,6 +45,7 @@ app.command()(reproduction.reproduce)
 app.command()(results.plot)
 app.command()(results.generate)
 app.command()(topology.topology)
+app.command()(runtime.scheduler)
 app.command()(agent.agent)
 app.command()(listings.traces)
 app.command()(listings.policies)

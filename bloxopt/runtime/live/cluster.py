@@ -472,7 +472,7 @@ class LiveCluster:
         """Within a change: the job's attempt is not wanted any more. When it has ended the job waits again, or has that
         outcome."""
         self.book(job)
-        if job.wanted:
+        if job.wanted and outcome is not JobStatus.SUCCEEDED:
             self.note("attempt.stopped", job.job_id, attempt=job.attempt, reason=reason)
         job.wanted = False
         job.outcome = outcome or job.outcome

@@ -1,0 +1,60 @@
+"""Jobs and nodes as people see them."""
+
+from __future__ import annotations
+
+from bloxopt.runtime.live.cluster import LiveCluster
+from bloxopt.runtime.messages import JobView, NodeState, NodeView
+from bloxopt.runtime.store import JobRecord, NodeRecord
+
+UNHEARD = "not heard from since the scheduler started"
+
+
+def job_view(live: LiveCluster, job: JobRecord) -> JobView:
+    """The job with the GPUs that it holds now, those of runs that are stopping too."""
+    with live.lock:
+        gpus: dict[str, list[int]] = {}
+        for run in live.unended(job):
+            if run.told or live.is_wanted(run):
+                gpus[run.node] = sorted({*gpus.get(run.node, []), *run.gpus})
+    reason = job.reason
+    if not reason and not job.final and not job.wanted:
+        reason = "waits for admission" if job.admitted_at is None else "waits for GPUs"
+    return JobView(
+        job_id=job.job_id,
+        user=job.user,
+        spec=job.spec,
+        status=job.status,
+        reason=reason,
+        submitted_at=job.submitted_at,
+        started_at=job.started_at,
+        finished_at=job.finished_at,
+        attempt=job.attempt,
+        preemptions=job.preemptions,
+        retries=job.retries,
+        steps=job.steps,
+        steps_per_second=job.steps_per_second,
+        attained_seconds=job.attained_seconds,
+        gpus=gpus,
+        exit_code=job.exit_code,
+    )
+
+
+def node_view(live: LiveCluster, node: NodeRecord, processes: bool) -> NodeView:
+    """The node with its GPUs as last measured; ``processes`` whether to say which are on them."""
+    with live.lock:
+        contact = live.contacts[node.name]
+        state = live.state(node.name)
+        held = {gpu for run in live.runs_on(node.name) if run.told or live.is_wanted(run) for gpu in run.gpus}
+        message = contact.message
+        if state is NodeState.LOST:
+            message = UNHEARD if contact.heard is None else "not heard from for too long"
+        infos = list(contact.infos)
+    return NodeView(
+        name=node.name,
+        state=state,
+        message=message,
+        gpus=infos if processes else [gpu.model_copy(update={"processes": []}) for gpu in infos],
+        gpus_in_use=len(held),
+        last_heartbeat=contact.heartbeat_at,
+        version=node.version,
+    )

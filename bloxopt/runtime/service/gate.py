@@ -1,0 +1,128 @@
+"""What every request passes before any route: size, token, rate; and what becomes of errors. Nothing leaks."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from bloxopt.errors import StoreError
+from bloxopt.runtime.messages import Problem
+from bloxopt.runtime.service.limits import RateLimit
+from bloxopt.runtime.service.logging import log
+from bloxopt.runtime.service.metrics import Metrics
+from bloxopt.runtime.service.tokens import Tokens
+
+PUBLIC = frozenset({"/healthz", "/openapi.json"})
+"""Paths that need no token."""
+
+
+class TooLargeError(Exception):
+    """A body with more bytes than are allowed."""
+
+
+class Gate:
+    """Middleware: refuses what is too large, unknown or too much, before a body is read, and answers every error.
+
+    The caller is left in ``scope["state"]["caller"]`` for the routes.
+    """
+
+    def __init__(
+        self, app: ASGIApp, tokens: Tokens, rates: RateLimit, metrics: Metrics, most_bytes: int, public: frozenset[str]
+    ) -> None:
+        self.app = app
+        self.tokens, self.rates, self.metrics, self.most_bytes, self.public = tokens, rates, metrics, most_bytes, public
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self.app(scope, receive, send)
+            return
+        began = time.monotonic()
+        status = 0
+
+        async def sending(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._pass(scope, receive, sending)
+        except TooLargeError:
+            if not status:
+                await _answer(sending, 413, f"the body is larger than {self.most_bytes} bytes")
+        except StoreError as error:
+            log.error("the store failed", extra={"reason": str(error), "path": scope["path"]})
+            if not status:
+                await _answer(
+                    sending, 503, "the scheduler's database does not work: try again later", {"retry-after": "5"}
+                )
+        except Exception:
+            log.exception("a request failed", extra={"path": scope["path"]})
+            if not status:
+                await _answer(sending, 500, "something went wrong in the scheduler, and its log says what")
+        finally:
+            self._record(scope, status, time.monotonic() - began)
+
+    async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = dict(scope["headers"])
+        state: dict[str, Any] = scope.setdefault("state", {})
+        caller = None
+        scheme, _, token = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+        if scheme.lower() == "bearer":
+            caller = self.tokens.caller(token.strip())
+        state["caller"] = caller
+        client = scope.get("client")
+        pause = self.rates.wait(f"address {client[0] if client else ''}" if caller is None else caller.token_id)
+        if pause > 0:
+            await _answer(send, 429, "too many requests: wait and try again", {"retry-after": str(int(pause) + 1)})
+            return
+        if caller is None and scope["path"] not in self.public:
+            detail = (
+                "the token is wrong, expired or revoked" if token else "a token is missing: send it as a bearer token"
+            )
+            await _answer(send, 401, detail, {"www-authenticate": "Bearer"})
+            return
+        length = headers.get(b"content-length", b"0")
+        if not length.isdigit() or int(length) > self.most_bytes:
+            raise TooLargeError
+        seen = 0
+
+        async def receiving() -> Message:
+            nonlocal seen
+            message = await receive()
+            if message["type"] == "http.request":
+                seen += len(message.get("body", b""))
+                if seen > self.most_bytes:
+                    raise TooLargeError
+            return message
+
+        await self.app(scope, receiving, send)
+
+    def _record(self, scope: Scope, status: int, seconds: float) -> None:
+        # The route, not the path: paths have no end, and ids in them are nobody's business in metrics.
+        route = getattr(scope.get("route"), "path", "")
+        self.metrics.requests.labels(scope["method"], route, str(status)).observe(seconds)
+        caller = scope.get("state", {}).get("caller")
+        refused = status in (401, 403, 429)
+        log.log(
+            30 if refused or status >= 500 else 20 if scope["method"] != "GET" and "heartbeat" not in route else 10,
+            "request",
+            extra={
+                "method": scope["method"],
+                "path": scope["path"],
+                "status": status,
+                "seconds": round(seconds, 4),
+                "caller": None if caller is None else f"{caller.role} {caller.subject}",
+            },
+        )
+
+
+async def _answer(send: Send, status: int, detail: str, headers: dict[str, str] | None = None) -> None:
+    body = Problem(detail=detail).model_dump_json().encode()
+    fields = {"content-type": "application/json", "content-length": str(len(body)), **(headers or {})}
+    listed = [(name.encode(), value.encode()) for name, value in fields.items()]
+    await send({"type": "http.response.start", "status": status, "headers": listed})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,137 @@
+"""The thread that decides rounds, one after the other, whatever goes wrong in one of them."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+from bloxopt.anytime import Ladder
+from bloxopt.errors import BloxoptError
+from bloxopt.explanations.explain import explain
+from bloxopt.explanations.reasons import Explanation, Reason
+from bloxopt.rounds import Round, Scheduler
+from bloxopt.runtime.backend import ClusterState
+from bloxopt.runtime.live import LiveBackend
+from bloxopt.runtime.service.config import ServiceConfig
+from bloxopt.runtime.service.logging import log
+from bloxopt.runtime.service.metrics import Metrics
+from bloxopt.runtime.store import JobRecord
+from bloxopt.simulation.fork import fork
+
+_PAUSE = 1.0
+"""Seconds after a round that failed, or while no node has registered."""
+
+
+class RoundLoop:
+    """Rounds over a live backend in a thread of their own.
+
+    A round that fails is logged and counted; jobs go on as they are, and the next one starts with a scheduler that
+    remembers nothing.
+    """
+
+    def __init__(self, config: ServiceConfig, backend: LiveBackend, metrics: Metrics) -> None:
+        self.config, self.backend, self.metrics = config, backend, metrics
+        self.failure = ""
+        """Why the last round failed, "" if it did not."""
+        self._scheduler: Scheduler | None = None
+        self._ladder = None if not config.rounds.budget else Ladder(config.rounds.budget)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="rounds", daemon=True)
+        self._layout_version = 0
+        self._twin: tuple[Scheduler, Scheduler, ClusterState, float] | None = None
+        self._explaining = threading.Lock()
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, after the round that is being decided. Jobs go on."""
+        self._stopped.set()
+        self.backend.close()
+        self._thread.join()
+        if self._ladder is not None:
+            self._ladder.close()
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                self.turn()
+            except Exception as error:
+                known = isinstance(error, BloxoptError)
+                self.failure = str(error) if known else f"{type(error).__name__}: {error}"
+                log.error("a round failed", exc_info=None if known else error, extra={"reason": self.failure})
+                self.metrics.failures.inc()
+                self._scheduler = self._twin = None
+                self.backend.abandon()
+                self._stopped.wait(_PAUSE)
+
+    def turn(self) -> Round | None:
+        """One round; None while there is no node to decide for."""
+        if self._scheduler is None:
+            if not self.backend.start_over():
+                self.backend.idle(_PAUSE)
+                return None
+            self._scheduler = self.config.make_scheduler(self.backend, self._ladder)
+            self._scheduler.before_round = self._before
+            self._layout_version = self.backend.layout_version
+        record = self._scheduler.run_round()
+        self.metrics.observe(record)
+        self.failure = ""
+        if record.started or record.stopped or record.late_seconds > 0:
+            made = record.allocation
+            log.info(
+                "round",
+                extra={
+                    "active": record.active,
+                    "running": record.running,
+                    "started": record.started,
+                    "stopped": record.stopped,
+                    "decide_seconds": round(record.decide_seconds, 4),
+                    "late_seconds": round(record.late_seconds, 4),
+                    "rung": None if made is None else made.rung,
+                    "solver": None if made is None else made.solver,
+                },
+            )
+        return record
+
+    def _before(self, scheduler: Scheduler, state: ClusterState) -> None:
+        if self.backend.layout_version != self._layout_version:
+            # A placement may have worked something out for the cluster as it was.
+            scheduler.placement = self.config.make_placement()
+            self._layout_version = self.backend.layout_version
+
+    def explain(self, job: JobRecord, remedies: bool, horizon: float) -> Explanation:
+        """Why a job waits, worked out on a copy of the scheduler that is made once a round."""
+        answer = Explanation(job.job_id, self.backend.live.clock.now(), Reason.NOT_SUBMITTED, "")
+        if job.final:
+            reason = Reason.REJECTED if job.status.value == "rejected" else Reason.FINISHED
+            return replace(answer, reason=reason, detail=f"it has {job.status.value}: {job.reason or 'it is done'}")
+        if job.outcome is not None:
+            return replace(answer, reason=Reason.FINISHED, detail=f"it is being stopped: {job.reason}")
+        with self._explaining:
+            copied = self._copy(job.job_id)
+            if copied is None:
+                detail = (
+                    "it was submitted a moment ago, and the next round decides on it"
+                    if self._scheduler is not None
+                    else "no node has registered yet, or the last round failed"
+                )
+                return replace(answer, detail=detail)
+            return explain(*copied, job.job_id, remedies=remedies, horizon=horizon)
+
+    def _copy(self, job_id: str) -> tuple[Scheduler, ClusterState] | None:
+        with self.backend.turn:
+            scheduler = self._scheduler
+            if scheduler is None or not self.backend.knows(job_id):
+                return None
+            now = self.backend.live.clock.now()
+            if self._twin is None or self._twin[0] is not scheduler or now - self._twin[3] > _PAUSE:
+                self._twin = (scheduler, *fork(scheduler, self.backend.snapshot()), now)
+            elif job_id not in self._twin[1].backend.catalog.position:
+                return None
+            return self._twin[1], self._twin[2]

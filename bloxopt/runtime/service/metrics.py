@@ -1,0 +1,167 @@
+"""Prometheus metrics of one service: rounds as they are decided, jobs, nodes and GPUs as they are when asked."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
+from prometheus_client import Counter as Count
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from bloxopt.rounds import Round
+from bloxopt.runtime.live import LiveCluster
+from bloxopt.runtime.messages import GpuHealth, GpuInfo, JobStatus, NodeState
+from bloxopt.runtime.store import JobRecord
+
+_SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0)
+_GPU_LABELS = ("gpu", "UUID", "modelName", "Hostname")
+"""As NVIDIA's DCGM exporter names them, so that its dashboards fit."""
+_GIB = 2.0**30
+
+
+class Metrics:
+    """Everything ``/metrics`` shows."""
+
+    def __init__(self, live: LiveCluster) -> None:
+        self.registry = CollectorRegistry()
+        self.rounds = Count("bloxopt_rounds", "Rounds decided", registry=self.registry)
+        self.failures = Count("bloxopt_round_failures", "Rounds that ended in an error", registry=self.registry)
+        self.late = Count("bloxopt_missed_deadlines", "Rounds decided after their budget", registry=self.registry)
+        self.rungs = Count(
+            "bloxopt_allocations", "Plans made, by how they came about", ["rung"], registry=self.registry
+        )
+        self.decide = Histogram(
+            "bloxopt_round_duration_seconds", "Time to decide a round", buckets=_SECONDS, registry=self.registry
+        )
+        self.solve = Histogram(
+            "bloxopt_solve_duration_seconds", "Solver time of a plan", buckets=_SECONDS, registry=self.registry
+        )
+        self.gap = Gauge("bloxopt_solve_gap_ratio", "Relative optimality gap of the last plan", registry=self.registry)
+        self.last = Gauge("bloxopt_last_round_timestamp_seconds", "When the last round began", registry=self.registry)
+        self.moves = Count("bloxopt_job_moves", "Jobs that rounds started or stopped", ["move"], registry=self.registry)
+        self.requests = Histogram(
+            "bloxopt_http_request_duration_seconds",
+            "Time to answer a request",
+            ["method", "route", "status"],
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self.registry.register(_Live(live))
+
+    def observe(self, record: Round) -> None:
+        """Count a round."""
+        self.rounds.inc()
+        self.last.set(record.time)
+        self.decide.observe(record.decide_seconds)
+        self.moves.labels("started").inc(record.started)
+        self.moves.labels("stopped").inc(record.stopped)
+        if record.late_seconds > 0:
+            self.late.inc()
+        if record.allocation is not None:
+            self.rungs.labels(record.allocation.rung).inc()
+            self.solve.observe(record.allocation.solve_seconds)
+            if record.allocation.gap is not None:
+                self.gap.set(record.allocation.gap)
+
+    def text(self) -> bytes:
+        """All of them in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+
+class _Live(Collector):
+    """The live cluster when it is asked."""
+
+    def __init__(self, live: LiveCluster) -> None:
+        self._live = live
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        live = self._live
+        with live.lock:
+            jobs = list(live.jobs.values())
+            now = live.clock.monotonic()
+            states = {name: live.state(name) for name in live.nodes}
+            ages = {
+                name: None if contact.heard is None else now - contact.heard for name, contact in live.contacts.items()
+            }
+            infos = {name: list(live.contacts[name].infos) for name in live.nodes}
+            held = {name: set(gpus) for name, gpus in live.held_gpus().items()}
+            gpus_of = {job.job_id: sum(len(run.gpus) for run in live.runs_of(job)) for job in jobs if job.wanted}
+            finished = live.finished_jobs
+        yield from _jobs(jobs, gpus_of, finished)
+        nodes = GaugeMetricFamily("bloxopt_nodes", "Nodes by state", labels=["state"])
+        count = Counter(states.values())
+        for state in NodeState:
+            nodes.add_metric([state.value], count[state])
+        yield nodes
+        heard = GaugeMetricFamily(
+            "bloxopt_node_heartbeat_age_seconds", "Time since a node was heard from", labels=["Hostname"]
+        )
+        for name, age in ages.items():
+            if age is not None:
+                heard.add_metric([name], age)
+        yield heard
+        yield from _gpus(infos, held)
+
+
+def _queue_reason(job: JobRecord) -> str:
+    if job.admitted_at is None:
+        return "not_admitted"
+    if job.started_at is None:
+        return "never_started"
+    return "preempted" if job.preemptions else "restarting"
+
+
+def _jobs(jobs: list[JobRecord], gpus_of: dict[str, int], finished: int) -> Iterator[Metric]:
+    by_status = GaugeMetricFamily("bloxopt_jobs", "Jobs that are not over, by status", labels=["status"])
+    count = Counter(job.status for job in jobs)
+    for status in (JobStatus.PENDING, JobStatus.STARTING, JobStatus.RUNNING, JobStatus.STOPPING):
+        by_status.add_metric([status.value], count[status])
+    yield by_status
+    yield GaugeMetricFamily("bloxopt_finished_jobs", "Jobs that are over", value=finished)
+    queue = GaugeMetricFamily("bloxopt_queue_jobs", "Jobs that wait, by reason", labels=["reason"])
+    reasons = Counter(_queue_reason(job) for job in jobs if job.status is JobStatus.PENDING)
+    for reason in ("not_admitted", "never_started", "preempted", "restarting"):
+        queue.add_metric([reason], reasons[reason])
+    yield queue
+    running = [job for job in jobs if job.job_id in gpus_of]
+    for name, text, value in (
+        ("bloxopt_job_gpus", "GPUs of a running job", lambda job: gpus_of[job.job_id]),
+        ("bloxopt_job_steps", "Steps that a running job has done", lambda job: job.steps),
+        ("bloxopt_job_steps_per_second", "Rate of a running job", lambda job: job.steps_per_second),
+        ("bloxopt_job_attained_seconds", "Time that a running job has had GPUs", lambda job: job.attained_seconds),
+    ):
+        family = GaugeMetricFamily(name, text, labels=["job", "user"])
+        for job in running:
+            if value(job) is not None:
+                family.add_metric([job.job_id, job.user], value(job))
+        yield family
+
+
+def _gpus(infos: dict[str, list[GpuInfo]], held: dict[str, set[int]]) -> Iterator[Metric]:
+    """What is not known of a GPU has no series."""
+
+    def in_bytes(gib: float | None) -> float | None:
+        return None if gib is None else gib * _GIB
+
+    for name, text, value in (
+        ("bloxopt_gpu_utilisation_ratio", "Utilisation of a GPU", lambda host, gpu: gpu.utilisation),
+        ("bloxopt_gpu_memory_total_bytes", "Memory of a GPU", lambda host, gpu: in_bytes(gpu.memory_gib)),
+        ("bloxopt_gpu_memory_used_bytes", "Memory in use", lambda host, gpu: in_bytes(gpu.memory_used_gib)),
+        ("bloxopt_gpu_temperature_celsius", "Temperature of a GPU", lambda host, gpu: gpu.temperature),
+        ("bloxopt_gpu_power_watts", "Power that a GPU draws", lambda host, gpu: gpu.power),
+        ("bloxopt_gpu_ecc_errors", "Uncorrected memory errors since boot", lambda host, gpu: gpu.ecc_errors),
+        ("bloxopt_gpu_failed", "1 if nothing may run on a GPU", lambda host, gpu: gpu.health is GpuHealth.FAILED),
+        ("bloxopt_gpu_allocated", "1 if a job has a GPU", lambda host, gpu: gpu.index in held.get(host, ())),
+    ):
+        family = GaugeMetricFamily(name, text, labels=_GPU_LABELS)
+        for host, gpus in infos.items():
+            for gpu in gpus:
+                amount = value(host, gpu)
+                if amount is not None:
+                    family.add_metric([str(gpu.index), gpu.uuid, gpu.gpu_type, host], float(amount))
+        yield family

@@ -1,0 +1,74 @@
+"""Everything that one scheduler process has, put together from its configuration."""
+
+from __future__ import annotations
+
+import threading
+
+from bloxopt.errors import StoreError
+from bloxopt.runtime.live import Clock, LiveBackend, LiveCluster
+from bloxopt.runtime.service.config import ServiceConfig
+from bloxopt.runtime.service.limits import RateLimit
+from bloxopt.runtime.service.logging import log
+from bloxopt.runtime.service.logs import LogFolder
+from bloxopt.runtime.service.loop import RoundLoop
+from bloxopt.runtime.service.metrics import Metrics
+from bloxopt.runtime.service.tokens import Tokens
+from bloxopt.runtime.store import Store
+
+_CHECK_SECONDS = 5.0
+
+
+class Service:
+    """A scheduler: its store, live cluster, rounds, tokens, logs and metrics.
+
+    Raises a :class:`~bloxopt.errors.BloxoptError` for a configuration that cannot be used, or a database that cannot.
+    """
+
+    def __init__(self, config: ServiceConfig, clock: Clock | None = None) -> None:
+        self.config = config
+        config.check()
+        self.store = Store(config.database)
+        try:
+            self.clock = Clock() if clock is None else clock
+            self.live = LiveCluster(self.store, config.terms, self.clock)
+            self.backend = LiveBackend(self.live, config.live_rounds)
+            self.tokens = Tokens(self.store, self.clock)
+            self.logs = LogFolder(config.logs, config.limits.log_bytes)
+        except BaseException:
+            self.store.close()
+            raise
+        self.metrics = Metrics(self.live)
+        self.rates = RateLimit(config.limits.requests_per_second, config.limits.burst)
+        self.loop = RoundLoop(config, self.backend, self.metrics)
+        self._checked: tuple[float, str] = (-_CHECK_SECONDS, "")
+        self._check_lock = threading.Lock()
+
+    def start(self) -> None:
+        """Begin to decide rounds."""
+        with self.live.change():
+            self.live.note("scheduler.started", "", config=self.config.model_dump(mode="json", exclude={"database"}))
+        self.loop.start()
+        log.info("scheduler started", extra={"jobs": len(self.live.jobs), "nodes": len(self.live.nodes)})
+
+    def stop(self) -> None:
+        """Decide no more rounds, and let go of the store. Jobs go on under their leases."""
+        self.loop.stop()
+        self.store.close()
+        log.info("scheduler stopped")
+
+    def fault(self) -> str:
+        """What keeps the service from working, "" if nothing does; the store is asked every few seconds."""
+        if not self.loop.alive:
+            return "no rounds are decided"
+        if self.loop.failure:
+            return "the last round failed"
+        with self._check_lock:
+            now = self.clock.monotonic()
+            if now - self._checked[0] > _CHECK_SECONDS:
+                try:
+                    self.store.check()
+                    self._checked = (now, "")
+                except StoreError as error:
+                    log.error("the store failed", extra={"reason": str(error)})
+                    self._checked = (now, "the database does not work")
+            return self._checked[1]

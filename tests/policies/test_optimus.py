@@ -258,3 +258,25 @@ def test_on_elastic_jobs_it_beats_serving_them_in_order() -> None:
         for name, policy in (("optimus", get_policy("optimus")), ("fifo", "fifo"))
     }
     assert jct["optimus"] < 0.8 * jct["fifo"]
+
+
+@pytest.mark.parametrize(
+    ("foreseen", "message"),
+    [
+        (3.0, r"remaining_seconds gave shape \(\), must be \(jobs, GPU types\)"),
+        (np.ones(3), r"remaining_seconds gave shape \(3,\)"),
+        ("soon", "remaining_seconds: what it gave is 'soon', must be seconds"),
+    ],
+)
+def test_an_oracle_that_foresees_no_table_of_seconds_is_named(foreseen: Any, message: str) -> None:
+    class Oracle:
+        def rates(self, jobs, gpu_types, num_gpus):
+            return np.ones((len(jobs), len(gpu_types)))
+
+        def remaining_seconds(self, jobs, gpu_types, num_gpus):
+            return foreseen
+
+    jobs = [bx.Job(job_id=f"j{k}", total_steps=10.0) for k in range(2)]
+    policy = get_policy("optimus", estimate="as_measured")
+    with pytest.raises(FormulationError, match=f"the throughput oracle Oracle: {message}"):
+        policy.allocate(bx.AllocationSpace.from_jobs(jobs, "2xV100+2xK80", Oracle()))

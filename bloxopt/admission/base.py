@@ -9,6 +9,7 @@ import numpy as np
 from bloxopt.errors import InputError, guarded
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import IntArray
+from bloxopt.wording import shown
 
 Otherwise = Literal["wait", "reject"]
 """What becomes of a job that is not admitted: it is asked about again in every round, or turned away for good."""
@@ -65,7 +66,7 @@ def checked_decision(admission: Admission, submitted: IntArray, space: Allocatio
         fits = False
     if not fits:
         raise InputError(
-            f"admission {name}: decide(submitted, space) gave {' '.join(repr(answer).split())[:120]}, must give two "
+            f"admission {name}: decide(submitted, space) gave {shown(answer)}, must give two "
             "arrays: the rows of submitted that are admitted, and those that are rejected"
         )
     if len(admit) < len(submitted):

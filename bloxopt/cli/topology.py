@@ -9,6 +9,7 @@ import typer
 
 from bloxopt.cli import console
 from bloxopt.cli.options import JsonOption
+from bloxopt.wording import counted
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -59,8 +60,8 @@ def _tree(shape: Topology) -> Tree:
     parts = shape.levels
     centers = len(shape.datacenter_names)
     far = f" · {shape.network.datacenter:g} GB/s between data centres" if centers > 1 else ""
-    title = (
-        f"{_count(parts[Level.RACK], 'rack')}, {_count(parts[Level.NODE], 'node')}, {_count(parts[Level.GPU], 'GPU')}"
+    title = ", ".join(
+        counted(parts[level], word) for level, word in ((Level.RACK, "rack"), (Level.NODE, "node"), (Level.GPU, "GPU"))
     )
     root = Tree(Text(title + far))
     for center in outline(shape):
@@ -73,10 +74,6 @@ def _tree(shape: Topology) -> Tree:
             for group in rack.nodes:
                 twig.add(Text(f"{group_label(rack, group)} · {group.description}"))
     return root
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _times(count: int, what: str) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bloxopt.experiments.style import PALETTE, figure
 from bloxopt.placement.topology_outline import DatacenterGroup, NodeGroup, RackGroup, group_label, outline, shown_names
+from bloxopt.wording import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -77,8 +78,8 @@ def draw_topology(topology: Topology) -> Figure:
             middles = [block.left + block.width / 2 for block in blocks]
             _spine(axes, middles, 1.0, 1.25, f"{topology.network.datacenter:g} GB/s between data centres")
         axes.set_title(
-            f"{_count(len(topology.rack_names), 'rack')}, {_count(len(topology.node_names), 'node')}, "
-            f"{_count(topology.cluster.num_gpus, 'GPU')}"
+            f"{counted(len(topology.rack_names), 'rack')}, {counted(len(topology.node_names), 'node')}, "
+            f"{counted(topology.cluster.num_gpus, 'GPU')}"
             + (f" (first {MOST_CENTERS} of {len(centers)} data centres)" if len(centers) > MOST_CENTERS else "")
         )
         _legend(axes, colour, -depth - 0.25)
@@ -213,7 +214,3 @@ def _legend(axes: Axes, colour: dict[str, str], height: float) -> None:
         _frame(axes, left, height - 0.06, 0.13, 0.13, shade, "none", 0.0, 0.9)
         axes.text(left + 0.2, height, kind, fontsize=8.5, va="center")
         left += 0.5 + len(kind) * 0.085
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bloxopt.errors import BloxoptError, FormulationError
+from bloxopt.wording import shown as shown
 
 
 def real_numbers(what: str, value: Any, wanted: str, error: type[BloxoptError] = FormulationError) -> NDArray[Any]:
@@ -35,12 +36,6 @@ def finite_number(what: str, value: Any) -> float:
     if array.ndim or array.dtype.kind == "b" or not np.isfinite(array):
         raise FormulationError(f"{what} is {shown(value)}, must be {wanted}")
     return float(array)
-
-
-def shown(value: Any) -> str:
-    """A value as it appears in messages: not longer than a line."""
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def checked_amounts(

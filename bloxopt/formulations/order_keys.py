@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from bloxopt.errors import FormulationError, guarded
 from bloxopt.formulations.checks import checked_flag, real_numbers, shown
 from bloxopt.formulations.progress import ProgressDependent
-from bloxopt.formulations.size_estimates import check_estimate, estimated_steps, seconds_as_requested
+from bloxopt.formulations.size_estimates import check_estimate_error, estimated_steps, seconds_as_requested
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import FloatArray
 
@@ -114,7 +114,7 @@ class ShortestRemaining(OrderKey):
 
     def __post_init__(self) -> None:
         checked_flag("ShortestRemaining", "gpu_weighted", self.gpu_weighted)
-        check_estimate("ShortestRemaining", self.estimate_error, self.seed)
+        check_estimate_error("ShortestRemaining", self.estimate_error, self.seed)
 
     def key(self, space: AllocationSpace) -> FloatArray:
         steps = space.remaining_steps
@@ -140,7 +140,7 @@ class ShortestTotal(OrderKey):
 
     def __post_init__(self) -> None:
         checked_flag("ShortestTotal", "gpu_weighted", self.gpu_weighted)
-        check_estimate("ShortestTotal", self.estimate_error, self.seed)
+        check_estimate_error("ShortestTotal", self.estimate_error, self.seed)
 
     def key(self, space: AllocationSpace) -> FloatArray:
         seconds = seconds_as_requested(space, estimated_steps(space, self.estimate_error, self.seed))

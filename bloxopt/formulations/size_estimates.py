@@ -12,7 +12,7 @@ from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import FloatArray
 
 
-def check_estimate(user: str, error: float, seed: int) -> None:
+def check_estimate_error(user: str, error: float, seed: int) -> None:
     """Raise :class:`FormulationError` naming ``user`` for an error below 0 or a seed that is none."""
     checked_amount(user, "estimate_error", error)
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:

@@ -13,6 +13,7 @@ from bloxopt.cluster import Cluster, Node
 from bloxopt.errors import ClusterError
 from bloxopt.jobs import FloatArray, IntArray
 from bloxopt.network import Network
+from bloxopt.wording import shown
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -189,12 +190,8 @@ def _numbers(what: str, given: object, count: int, *, listed: bool = False) -> I
         return numbers.astype(np.int64)
     if numbers.ndim != listed or numbers.dtype.kind not in "iu" or ((numbers < 0) | (numbers >= count)).any():
         many, wanted = ("numbers are", "whole numbers") if listed else ("number is", "a whole number")
-        raise ClusterError(f"{what} {many} {_shown(given)}, must be {wanted} from 0 to {count - 1}")
+        raise ClusterError(f"{what} {many} {shown(given)}, must be {wanted} from 0 to {count - 1}")
     return numbers.astype(np.int64)
-
-
-def _shown(value: object) -> str:
-    return " ".join(repr(value).split())[:120]
 
 
 def _numbered(names: Sequence[str]) -> tuple[IntArray, tuple[str, ...]]:

@@ -9,6 +9,7 @@ import numpy as np
 from bloxopt.errors import InputError, guarded
 from bloxopt.placement.strategy import Changes, Found, Offer, Strategy, WholeRound
 from bloxopt.runtime.resources import Grant
+from bloxopt.wording import shown
 
 _CONTRACT = (
     "a placement function is called with (offer, need) and returns None if the gang does not fit, else (nodes, "
@@ -43,7 +44,7 @@ def whole_round(strategy: WholeRound, method: str, *arguments: Any) -> Changes:
         rows, grants = [], {-1: None}
     if not all(isinstance(grant, Grant) for grant in grants.values()):
         raise InputError(
-            f"{what} answered {_shown(changes)}: it must return (stop, start), the rows of the jobs that stop and a "
+            f"{what} answered {shown(changes)}: it must return (stop, start), the rows of the jobs that stop and a "
             "mapping from the rows of those that start to their Grant (workspace.grant makes one)"
         )
     return rows, grants
@@ -71,14 +72,10 @@ class _Checked:
         if fault:
             job = offer.workspace.jobs.job_id[offer.row]
             raise InputError(
-                f"placement function {self._name} answered {_shown(found)} for job {job!r}, which needs {need} GPUs: "
+                f"placement function {self._name} answered {shown(found)} for job {job!r}, which needs {need} GPUs: "
                 f"{fault}; {_CONTRACT}"
             )
         return answer
-
-
-def _shown(value: Any) -> str:
-    return " ".join(repr(value).split())[:120]
 
 
 def _whole(values: Any) -> tuple[int, ...]:

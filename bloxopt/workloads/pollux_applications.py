@@ -143,14 +143,10 @@ _EPSILON = 1e-8
 """Shares of a batch this little above a whole number are that number."""
 
 
+@lru_cache(maxsize=4)
 def load_applications(directory: Path) -> dict[str, Application]:
     """Applications by name of a directory with one folder each; read once."""
-    return _load(str(directory))
-
-
-@lru_cache(maxsize=4)
-def _load(directory: str) -> dict[str, Application]:
-    return {folder.name: _application(folder) for folder in sorted(Path(directory).iterdir()) if folder.is_dir()}
+    return {folder.name: _application(folder) for folder in sorted(directory.iterdir()) if folder.is_dir()}
 
 
 def _application(folder: Path) -> Application:

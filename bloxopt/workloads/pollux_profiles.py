@@ -66,14 +66,10 @@ class Profile:
         return float(1.0 / (step_time + (passes - 1) * (step_time - sync_time)))
 
 
+@lru_cache(maxsize=4)
 def load_profiles(directory: Path) -> dict[str, Profile]:
     """Profiles by model of a directory with one folder per model."""
-    return _load(str(directory))
-
-
-@lru_cache(maxsize=4)
-def _load(directory: str) -> dict[str, Profile]:
-    return {folder.name: _profile(folder) for folder in sorted(Path(directory).iterdir()) if folder.is_dir()}
+    return {folder.name: _profile(folder) for folder in sorted(directory.iterdir()) if folder.is_dir()}
 
 
 def _profile(folder: Path) -> Profile:

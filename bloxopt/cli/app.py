@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bloxopt.cli import agent, audit, explain, listings, reproduction, results, runtime, simulation, topology
+from bloxopt.cli import agent, audit, explain, listings, live, reproduction, results, runtime, simulation, topology
 
 app = typer.Typer(
     name="bloxopt",
@@ -47,6 +47,16 @@ app.command()(results.generate)
 app.command()(topology.topology)
 app.command()(runtime.scheduler)
 app.command()(agent.agent)
+app.command()(live.submit)
+app.command()(live.queue)
+app.command()(live.status)
+app.command()(live.logs)
+app.command()(live.cancel)
+app.command()(live.nodes)
+app.command()(live.drain)
+app.command()(live.top)
+app.command()(live.history)
+app.command()(live.token)
 app.command()(listings.traces)
 app.command()(listings.policies)
 app.command()(listings.admissions)

@@ -78,6 +78,11 @@ def _table(rows: Sequence[Mapping[str, Any]], names: Sequence[str], right: set[s
     return table
 
 
+def table_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], numeric: Iterable[str] = ()) -> Table:
+    """Rows as a table that is not printed yet."""
+    return _table(rows, columns, set(numeric))
+
+
 def print_pairs(pairs: Iterable[tuple[str, str]], title: str = "") -> None:
     """Two columns without a heading: a name and its value."""
     table = Table(box=None, show_header=False, pad_edge=False)

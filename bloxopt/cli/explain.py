@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
 from bloxopt.cli import console
+from bloxopt.cli.live import SchedulerOption, connected
 from bloxopt.cli.options import JsonOption
+from bloxopt.errors import InputError
+
+_HORIZON = 7 * 86_400.0
+"""Seconds ahead that the start of a live job is looked for."""
+_EPOCH = 1e9
+"""Moments after this many seconds are dates of a live cluster, those before it moments of a trace."""
 
 AtOption = Annotated[
     float | None, typer.Option("--at", min=0.0, help="Seconds into the trace. Default: the first round it waits in.")
@@ -16,25 +23,44 @@ AtOption = Annotated[
 
 
 def explain(
-    folder: Annotated[Path, typer.Argument(help="Folder with the result of a simulation.")],
-    job: Annotated[str, typer.Argument(help="Id of the job.")],
+    what: Annotated[
+        list[str],
+        typer.Argument(
+            help="Folder with a result and id of a job; the id alone asks the scheduler.", metavar="[FOLDER] JOB"
+        ),
+    ],
     at: AtOption = None,
     remedies: Annotated[bool, typer.Option(help="Try out what would make it run at once.")] = True,
+    scheduler: SchedulerOption = None,
     json: JsonOption = False,
 ) -> None:
     """Say why a job does not run, what it would take to run at once, and when it is expected to start."""
-    from bloxopt.explanations.results import explain_result
+    if len(what) > 2:
+        raise InputError("explain takes a result folder and the id of a job, or the id of a live job alone")
+    if len(what) == 2:
+        from bloxopt.explanations.results import explain_result
 
-    answer = explain_result(folder, job, at, remedies=remedies)
+        if scheduler is not None:
+            raise InputError("--scheduler asks about live jobs: leave out the folder, or --scheduler")
+        answer = explain_result(what[0], what[1], at, remedies=remedies).to_dict()
+    else:
+        if at is not None:
+            raise InputError("--at is for results on disk: a live job is explained as it is now")
+        with connected(scheduler) as people:
+            answer = people.get(f"/v1/jobs/{what[0]}/explain", remedies=remedies, horizon=_HORIZON)
     if json:
-        console.print_json(answer.to_dict())
-        return
-    rows = [("time", f"{answer.time:,.0f} s"), ("reason", str(answer.reason)), ("because", answer.detail)]
-    if answer.expected_start is not None and answer.expected_start > answer.time:
-        wait = answer.expected_start - answer.time
-        rows.append(
-            ("expected to start", f"{answer.expected_start:,.0f} s, in {wait / 3600:,.1f} h, if no others come")
-        )
-    rows += [("would run now", remedy.text) for remedy in answer.remedies]
-    rows += [(f"price of a {name}", f"{price:.4g}") for name, price in (answer.prices or {}).items() if price]
-    console.print_facts(rows, title=f"job {answer.job_id}")
+        console.print_json(answer)
+    else:
+        console.print_facts(_facts(answer), title=f"job {answer['job_id']}")
+
+
+def _facts(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
+    moment, start = answer["time"], answer["expected_start"]
+    rows = [] if moment > _EPOCH else [("time", f"{moment:,.0f} s")]
+    rows += [("reason", str(answer["reason"])), ("because", answer["detail"])]
+    if start is not None and start > moment:
+        when = f"{start:,.0f} s, in" if start < _EPOCH else "in"
+        rows.append(("expected to start", f"{when} {(start - moment) / 3600:,.1f} h, if no others come"))
+    rows += [("would run now", remedy["text"]) for remedy in answer["remedies"]]
+    rows += [(f"price of a {name}", f"{price:.4g}") for name, price in (answer["prices"] or {}).items() if price]
+    return rows

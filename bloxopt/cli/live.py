@@ -1,0 +1,347 @@
+"""What people ask of a running scheduler: submit, queue, status, logs, cancel, nodes, drain, top, history, token."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bloxopt.cli import console
+from bloxopt.cli.options import JsonOption
+from bloxopt.errors import InputError
+
+if TYPE_CHECKING:
+    from bloxopt.runtime.people import People
+
+SchedulerOption = Annotated[
+    str | None,
+    typer.Option("--scheduler", help="Address of the scheduler. Default: $BLOXOPT_SCHEDULER.", metavar="URL"),
+]
+JobArgument = Annotated[str, typer.Argument(help="Id of the job.")]
+NodeArgument = Annotated[str, typer.Argument(help="Name of the node.")]
+
+_JOB_COLUMNS = ["job_id", "user", "name", "gpus", "status", "reason", "waited_or_ran", "steps", "on"]
+_NODE_COLUMNS = ["name", "state", "gpus", "in_use", "gpu_types", "utilisation", "last_heartbeat", "message"]
+
+
+def connected(scheduler: str | None) -> People:
+    """The connection to the scheduler; the packages it needs may be missing."""
+    try:
+        from bloxopt.runtime.people import People
+    except ModuleNotFoundError as error:
+        raise InputError(f"this command needs the package {error.name}: pip install 'bloxopt[runtime]'") from None
+    return People(scheduler)
+
+
+def submit(
+    command: Annotated[
+        list[str] | None, typer.Argument(help="The command, after --.", metavar="[-- COMMAND...]")
+    ] = None,
+    file: Annotated[Path | None, typer.Option("--file", "-f", help="Jobs from a TOML file: [[jobs]] tables.")] = None,
+    gpus: Annotated[int, typer.Option("--gpus", "-g", min=1, help="GPUs, a gang.")] = 1,
+    min_gpus: Annotated[int | None, typer.Option(min=1, help="Fewest GPUs of an elastic job.")] = None,
+    max_gpus: Annotated[int | None, typer.Option(min=1, help="Most GPUs of an elastic job.")] = None,
+    gpu_type: Annotated[list[str] | None, typer.Option(help="GPU type it may run on; repeatable.")] = None,
+    name: Annotated[str, typer.Option(help="Name, for people.")] = "job",
+    job_type: Annotated[str, typer.Option(help="Jobs of one type are expected to run equally fast.")] = "generic",
+    workdir: Annotated[str | None, typer.Option(help="Folder on the node to run in.")] = None,
+    environment: Annotated[list[str] | None, typer.Option("--env", help="Variable, as NAME=VALUE; repeatable.")] = None,
+    steps: Annotated[float | None, typer.Option(help="Steps that the job makes in all.")] = None,
+    duration: Annotated[float | None, typer.Option(help="Seconds that it takes, about.")] = None,
+    grace: Annotated[float | None, typer.Option(help="Seconds between SIGTERM and SIGKILL.")] = None,
+    retries: Annotated[int, typer.Option(min=0, help="Starts after a failure.")] = 0,
+    scheduler: SchedulerOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Submit a job (a command), or those of a file; print their ids."""
+    specs = _jobs_of(file) if file is not None else []
+    if command:
+        given = {
+            "command": command,
+            "num_gpus": gpus,
+            "min_gpus": min_gpus,
+            "max_gpus": max_gpus,
+            "gpu_types": gpu_type,
+            "name": name,
+            "job_type": job_type,
+            "workdir": workdir,
+            "environment": _variables(environment or []),
+            "total_steps": steps,
+            "duration": duration,
+            "grace_seconds": grace,
+            "max_retries": retries,
+        }
+        specs.append({key: value for key, value in given.items() if value is not None})
+    if not specs:
+        raise InputError("nothing to submit: give a command after --, or --file")
+    with connected(scheduler) as people:
+        jobs = people.post("/v1/jobs/batch", [_checked(spec, number) for number, spec in enumerate(specs)])
+    if json:
+        console.print_json(jobs)
+    else:
+        for job in jobs:
+            print(job["job_id"])
+
+
+def queue(
+    all_jobs: Annotated[bool, typer.Option("--all", "-a", help="Those that are over, too.")] = False,
+    user: Annotated[str | None, typer.Option(help="Of one user (admins).")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 100,
+    scheduler: SchedulerOption = None,
+    json: JsonOption = False,
+) -> None:
+    """List jobs, the latest first."""
+    with connected(scheduler) as people:
+        jobs = _listed(people, all_jobs, user, limit)
+    if json:
+        console.print_json(jobs)
+    elif jobs:
+        console.print_table(
+            [_job_row(job) for job in jobs], columns=_JOB_COLUMNS, numeric=["gpus", "steps"], at_least=5
+        )
+    else:
+        console.note("no jobs")
+
+
+def status(job: JobArgument, scheduler: SchedulerOption = None, json: JsonOption = False) -> None:
+    """Show one job."""
+    with connected(scheduler) as people:
+        view = people.get(f"/v1/jobs/{job}")
+    if json:
+        console.print_json(view)
+        return
+    row = _job_row(view)
+    row |= {
+        "command": " ".join(view["spec"]["command"]),
+        "attempt": view["attempt"],
+        "preemptions": view["preemptions"],
+    }
+    if view["exit_code"] is not None:
+        row["exit_code"] = view["exit_code"]
+    console.print_facts([(key.replace("_", " "), str(value)) for key, value in row.items() if value not in (None, "")])
+
+
+def logs(
+    job: JobArgument,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job is over.")] = False,
+    rank: Annotated[int, typer.Option(min=0, help="Which process of the gang.")] = 0,
+    attempt: Annotated[int, typer.Option(min=0, help="Which start; 0: the last.")] = 0,
+    scheduler: SchedulerOption = None,
+) -> None:
+    """Print what a job has written."""
+    offset, complete = 0, False
+    with connected(scheduler) as people:
+        while True:
+            wait = 20.0 if follow else 0.0
+            data, offset, complete = people.output(job, rank=rank, attempt=attempt, offset=offset, wait=wait)
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+            if not data and (complete or not follow):
+                return
+
+
+def cancel(
+    jobs: Annotated[list[str], typer.Argument(help="Ids of the jobs.")],
+    scheduler: SchedulerOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Stop jobs for good."""
+    with connected(scheduler) as people:
+        views = [people.post(f"/v1/jobs/{job}/cancel") for job in jobs]
+    if json:
+        console.print_json(views)
+    else:
+        for view in views:
+            print(f"{view['job_id']} {view['status']}")
+
+
+def nodes(scheduler: SchedulerOption = None, json: JsonOption = False) -> None:
+    """List the nodes and their GPUs."""
+    with connected(scheduler) as people:
+        views = people.get("/v1/nodes")
+    if json:
+        console.print_json(views)
+    elif views:
+        console.print_table([_node_row(view) for view in views], columns=_NODE_COLUMNS, numeric=["gpus", "in_use"])
+    else:
+        console.note("no nodes: start agents with bloxopt agent")
+
+
+def drain(
+    node: NodeArgument,
+    undo: Annotated[bool, typer.Option("--undo", help="Put the node back into service.")] = False,
+    scheduler: SchedulerOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Move the jobs of a node elsewhere and give it no new ones (admins)."""
+    with connected(scheduler) as people:
+        view = people.post(f"/v1/nodes/{node}/{'undrain' if undo else 'drain'}")
+    if json:
+        console.print_json(view)
+    else:
+        print(f"{view['name']} {view['state']}")
+
+
+def history(
+    job: Annotated[str | None, typer.Argument(help="Id of a job. Default: everything (admins).")] = None,
+    scheduler: SchedulerOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Print what happened, in order."""
+    with connected(scheduler) as people:
+        events = people.get(f"/v1/jobs/{job}/history" if job else "/v1/events")
+    if json:
+        console.print_json(events)
+        return
+    for event in events:
+        about = ", ".join(f"{key} {value}" for key, value in event["data"].items() if value not in (None, "", [], {}))
+        print(f"{_clock(event['time'])}  {event['kind']:22} {event['subject']:22} {about}"[:200].rstrip())
+
+
+def token(
+    role: Annotated[str, typer.Argument(help="admin, user or node.")],
+    subject: Annotated[str, typer.Argument(help="Name of the user or node.")],
+    days: Annotated[float | None, typer.Option(min=0.0, help="Days until it expires. Default: never.")] = None,
+    scheduler: SchedulerOption = None,
+) -> None:
+    """Make a token, which is printed once (admins)."""
+    body = {"role": role, "subject": subject, "lifetime": None if days is None else days * 86_400}
+    with connected(scheduler) as people:
+        print(people.post("/v1/tokens", body)["token"])
+
+
+def top(
+    interval: Annotated[float, typer.Option(min=0.2, help="Seconds between two looks.")] = 2.0,
+    scheduler: SchedulerOption = None,
+) -> None:
+    """Watch nodes and jobs; Ctrl-C ends it. In a pipe: one look."""
+    from rich.console import Group
+    from rich.live import Live
+
+    with connected(scheduler) as people:
+
+        def look() -> Group:
+            views = people.get("/v1/nodes")
+            jobs = _listed(people, False, None, 40)
+            return Group(
+                console.table_of([_node_row(view) for view in views], _NODE_COLUMNS, ["gpus", "in_use"]),
+                console.table_of([_job_row(job) for job in jobs], _JOB_COLUMNS, ["gpus", "steps"]),
+            )
+
+        if not sys.stdout.isatty():
+            from rich.console import Console
+
+            Console(width=200).print(look())
+            return
+        with Live(look(), refresh_per_second=4) as live:
+            while True:
+                time.sleep(interval)
+                live.update(look())
+
+
+def _listed(people: People, all_jobs: bool, user: str | None, limit: int) -> list[dict[str, Any]]:
+    """Up to ``limit`` jobs, page by page."""
+    query: dict[str, Any] = {} if user is None else {"user": user}
+    if not all_jobs:
+        query["status"] = ["pending", "starting", "running", "stopping"]
+    jobs: list[dict[str, Any]] = []
+    before: str | None = None
+    while len(jobs) < limit:
+        page = people.get(
+            "/v1/jobs", limit=min(1000, limit - len(jobs)), **query, **({} if before is None else {"before": before})
+        )
+        jobs += page["jobs"]
+        before = page["next"]
+        if before is None:
+            break
+    return jobs
+
+
+def _jobs_of(path: Path) -> list[dict[str, Any]]:
+    import tomllib
+
+    from bloxopt.input_files import read_input
+
+    try:
+        document = tomllib.loads(read_input(path).decode("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not valid TOML: {error}") from None
+    jobs = document.get("jobs")
+    if set(document) != {"jobs"} or not isinstance(jobs, list) or not all(isinstance(job, dict) for job in jobs):
+        raise InputError(f"{path}: needs [[jobs]] tables and nothing else, each with a command and what the job needs")
+    return list(jobs)
+
+
+def _checked(spec: dict[str, Any], number: int) -> dict[str, Any]:
+    """A job as the scheduler takes it; what is wrong with it is said here, by key."""
+    from pydantic import ValidationError
+
+    from bloxopt.runtime.messages import JobSpec
+
+    try:
+        return JobSpec.model_validate(spec).model_dump(exclude_defaults=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "job"
+        raise InputError(f"job {number + 1}: {where}: {first['msg']}") from None
+
+
+def _variables(given: list[str]) -> dict[str, str]:
+    pairs = {}
+    for text in given:
+        name, separator, value = text.partition("=")
+        if not separator:
+            raise InputError(f"--env {text!r} is no NAME=VALUE")
+        pairs[name] = value
+    return pairs
+
+
+def _job_row(job: dict[str, Any]) -> dict[str, Any]:
+    spec = job["spec"]
+    since = job["started_at"] if job["started_at"] is not None else job["submitted_at"]
+    until = job["finished_at"] if job["finished_at"] is not None else time.time()
+    held = sum(map(len, job["gpus"].values()))
+    return {
+        "job_id": job["job_id"],
+        "user": job["user"],
+        "name": spec["name"],
+        "gpus": held or spec["num_gpus"],
+        "status": job["status"],
+        "reason": job["reason"],
+        "waited_or_ran": _length(until - since),
+        "steps": f"{job['steps']:,.0f}" if job["steps"] else "",
+        "on": ", ".join(job["gpus"]),
+    }
+
+
+def _node_row(node: dict[str, Any]) -> dict[str, Any]:
+    used = [gpu["utilisation"] for gpu in node["gpus"] if gpu["utilisation"] is not None]
+    types: dict[str, int] = {}
+    for gpu in node["gpus"]:
+        types[gpu["gpu_type"]] = types.get(gpu["gpu_type"], 0) + 1
+    seen = node["last_heartbeat"]
+    return {
+        "name": node["name"],
+        "state": node["state"],
+        "gpus": len(node["gpus"]),
+        "in_use": node["gpus_in_use"],
+        "gpu_types": ", ".join(f"{count}x{kind}" for kind, count in types.items()),
+        "utilisation": f"{sum(used) / len(used):.0%}" if used else None,
+        "last_heartbeat": None if seen is None else f"{_length(time.time() - seen)} ago",
+        "message": node["message"],
+    }
+
+
+def _length(seconds: float) -> str:
+    seconds = max(seconds, 0.0)
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _clock(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 INTERIOR_POINT_FROM = 3000
 """Rows from which an LP goes to the interior-point method with crossover: see benchmarks/solvers.py."""
 
+WHOLE_WITHIN = 1e-9
+"""How far an integer column may be from a whole number. At HiGHS' own 1e-6, columns whose costs nearly cancel (the
+powers of :class:`~bloxopt.formulations.PowerMean`) made it call answers optimal that were several per cent off."""
+
 
 def highs_options(form: StandardForm, options: SolverOptions) -> dict[str, float | int | str]:
     """Options in HiGHS's own names, for every interface to it."""
@@ -33,7 +37,9 @@ def highs_options(form: StandardForm, options: SolverOptions) -> dict[str, float
         chosen["threads"] = int(options.threads)
     if options.seed is not None:
         chosen["random_seed"] = int(options.seed)
-    if not form.is_mip and form.num_rows >= INTERIOR_POINT_FROM:
+    if form.is_mip:
+        chosen["mip_feasibility_tolerance"] = WHOLE_WITHIN
+    elif form.num_rows >= INTERIOR_POINT_FROM:
         chosen["solver"] = "ipm"
     return chosen
 

@@ -40,7 +40,7 @@ __all__ = ["agents", "home", "nursery", "scheduler"]
 COUNTED = "import os, time; os.write(os.open({path!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT), b'start\\n'); "
 STUBBORN = (
     "import os, signal, time; signal.signal(15, signal.SIG_IGN); os.fork() or os.setsid(); "
-    "print('up', flush=True); time.sleep(600)"
+    "os.write(1, b'up\\n'); time.sleep(600)"
 )
 
 

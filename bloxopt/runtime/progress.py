@@ -5,6 +5,7 @@ never sees half of one. Only the standard library: jobs of any framework import 
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import os
 import stat
@@ -13,10 +14,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 SIZE = 64
+MOST_RANKS = 1024
+"""Ranks of one run on one node whose progress is read."""
 _MAGIC = 0x3130474F52505842  # "BXPROG01"
 _LAYOUT = struct.Struct("<qqddd")
 _MAGIC_WORD, _PROCESS, _STEPS, _RATE, _TIME = range(5)
-_PREFIX = "progress."
+_FOLDER = "progress"
 
 
 class Progress(NamedTuple):
@@ -30,10 +33,12 @@ class Progress(NamedTuple):
 
 
 class ProgressWriter:
-    """The job's end: maps ``folder/progress.RANK`` and stores to it. Raises OSError where it cannot be written."""
+    """The job's end: maps ``run_dir/progress/RANK`` and stores to it. Raises OSError where it cannot be written."""
 
-    def __init__(self, folder: str, rank: int) -> None:
-        descriptor = os.open(os.path.join(folder, f"{_PREFIX}{rank}"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    def __init__(self, run_dir: str, rank: int) -> None:
+        folder = os.path.join(run_dir, _FOLDER)
+        os.makedirs(folder, exist_ok=True)
+        descriptor = os.open(os.path.join(folder, str(rank)), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             # Blocks are taken now: a mapped page that finds no space later would end the job with SIGBUS.
             os.posix_fallocate(descriptor, 0, SIZE)
@@ -54,28 +59,35 @@ class ProgressWriter:
         self._numbers[_RATE] = steps_per_second
 
 
-def read_progress(folder: Path) -> dict[int, Progress]:
+def read_progress(run_dir: Path) -> dict[int, Progress]:
     """What the ranks of a run have written, by rank; empty where none uses the client.
 
-    The folder belongs to the job: links, pipes and anything else that is not a plain file of the right size is passed
-    over, and so is what cannot be a number of steps.
+    The folder belongs to the job: links, pipes and anything else that is not a plain file of the right kind is passed
+    over, so is what cannot be a number of steps, and so are files beyond the first :data:`MOST_RANKS`.
     """
     found: dict[int, Progress] = {}
     try:
-        names = os.listdir(folder)
+        folder = os.open(run_dir / _FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return found
-    for name in names[:65_536]:
-        if name.startswith(_PREFIX) and name[len(_PREFIX) :].isdecimal():
-            progress = _read(folder / name)
-            if progress is not None:
-                found[int(name[len(_PREFIX) :])] = progress
+    try:
+        with os.scandir(folder) as entries:
+            for entry in itertools.islice(entries, MOST_RANKS):
+                if entry.name.isdecimal():
+                    progress = _read(entry.name, folder)
+                    if progress is not None:
+                        found[int(entry.name)] = progress
+    except OSError:
+        return found
+    finally:
+        os.close(folder)
     return found
 
 
-def _read(path: Path) -> Progress | None:
+def _read(name: str, folder: int) -> Progress | None:
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(name, flags, dir_fd=folder)
     except OSError:
         return None
     try:

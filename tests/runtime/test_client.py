@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bloxopt.runtime.progress import SIZE, ProgressWriter, read_progress
+from bloxopt.runtime.progress import MOST_RANKS, SIZE, ProgressWriter, read_progress
 
 
 def script(code: str, run_dir: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -165,13 +165,21 @@ def test_a_step_costs_less_than_ten_microseconds(tmp_path: Path) -> None:
 
 def test_what_a_job_puts_in_its_folder_harms_no_reader(tmp_path: Path) -> None:
     ProgressWriter(str(tmp_path), 7).store(3.0, time.monotonic())
-    (tmp_path / "progress.1").write_bytes(b"short")
-    (tmp_path / "progress.2").write_bytes(b"\xff" * SIZE)
-    (tmp_path / "progress.3").symlink_to("/proc/self/environ")
-    os.mkfifo(tmp_path / "progress.4")
-    (tmp_path / "progress.5").mkdir()
-    (tmp_path / "progress.x").write_text("")
+    folder = tmp_path / "progress"
+    (folder / "1").write_bytes(b"short")
+    (folder / "2").write_bytes(b"\xff" * SIZE)
+    (folder / "3").symlink_to(folder / "7")
+    os.mkfifo(folder / "4")
+    (folder / "5").mkdir()
+    (folder / "x").write_text("")
     nan = ProgressWriter(str(tmp_path), 6)
     nan.store(float("nan"), 0.0)
     assert {rank: progress.steps for rank, progress in read_progress(tmp_path).items()} == {7: 3.0}
     assert read_progress(tmp_path)[7].steps_per_second is None
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "progress").symlink_to(folder)
+    assert read_progress(other) == {}
+    for name in range(1000, 1000 + 2 * MOST_RANKS):
+        (folder / str(name)).write_bytes((folder / "7").read_bytes())
+    assert len(read_progress(tmp_path)) <= MOST_RANKS

@@ -1,0 +1,207 @@
+"""A real scheduler process over a real socket: tokens, TLS-free start and end, and kill -9 wherever it writes."""
+
+from __future__ import annotations
+
+import random
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from bloxopt.runtime.live import Clock
+from bloxopt.runtime.messages import DesiredState, JobStatus
+from bloxopt.runtime.service.command import configured, new_admin_token
+from bloxopt.runtime.service.tokens import Tokens
+from bloxopt.runtime.store import Store
+from tests.runtime.live_world import MovedClock, PlayedAgent, gpus, spec
+
+CONFIG = """
+policy = "fifo"
+database = "live.db"
+
+[rounds]
+seconds = 0.3
+shortest = 0.05
+budget = 0.0
+
+[leases]
+lease_seconds = 20.0
+heartbeat_seconds = 0.2
+lost_seconds = 5.0
+margin_seconds = 0.5
+"""
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@contextmanager
+def scheduler(*command: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """The process, from when it answers; killed at the end if it still runs."""
+    process = subprocess.Popen([sys.executable, *command], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    try:
+        for _ in range(300):
+            try:
+                httpx.get(f"http://127.0.0.1:{port}/healthz", timeout=2.0)
+                break
+            except httpx.TransportError:
+                if process.poll() is not None:
+                    break
+                time.sleep(0.05)
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        assert process.stderr is not None
+        process.stderr.close()
+
+
+def test_the_command_serves_writes_its_first_token_and_ends_on_sigterm(tmp_path: Path) -> None:
+    config, token_file, port = tmp_path / "scheduler.toml", tmp_path / "admin.token", _free_port()
+    config.write_text(CONFIG)
+    command = ["-m", "bloxopt.cli", "scheduler", "--config", str(config), "--port", str(port)]
+    with scheduler(*command, "--admin-token-file", str(token_file), port=port) as process:
+        assert stat.S_IMODE(token_file.stat().st_mode) == 0o600
+        assert stat.S_IMODE((tmp_path / "live.db").stat().st_mode) == 0o600
+        headers = {"Authorization": f"Bearer {token_file.read_text().strip()}"}
+        url = f"http://127.0.0.1:{port}"
+        assert httpx.get(f"{url}/v1/jobs", headers=headers).json() == {"jobs": [], "next": None}
+        assert httpx.get(f"{url}/v1/jobs").status_code == 401
+        second = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=60, check=False)
+        assert second.returncode == 2
+        assert "in use by another scheduler" in second.stderr
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=20) in (0, -signal.SIGTERM)
+
+
+class RemoteWorld:
+    """Agents that speak to a scheduler process over HTTP; what it does not answer is lost."""
+
+    def __init__(self, port: int, tokens: dict[str, str]) -> None:
+        self.url, self.tokens = f"http://127.0.0.1:{port}", tokens
+        self.clock = MovedClock()
+        self.agents = [PlayedAgent(self.clock, name, gpus(2), stopping=1.0) for name in ("a", "b")]
+        self.client = httpx.Client(timeout=5.0)
+
+    def request(self, who: str, method: str, path: str, **more: object) -> httpx.Response | None:
+        headers = {"Authorization": f"Bearer {self.tokens[who]}", **dict(more.pop("headers", {}))}  # type: ignore[call-overload]
+        try:
+            answer = self.client.request(method, self.url + path, headers=headers, **more)  # type: ignore[arg-type]
+        except httpx.TransportError:
+            return None
+        assert answer.status_code < 500 or answer.status_code == 503, answer.text
+        return answer
+
+    def beat(self) -> bool:
+        """One heartbeat of each; False if the scheduler is gone."""
+        self.clock.move(1.0)
+        there = True
+        for agent in self.agents:
+            agent.advance()
+            heartbeat = agent.heartbeat().model_dump(mode="json")
+            answer = self.request(agent.node, "POST", f"/v1/nodes/{agent.node}/heartbeat", json=heartbeat)
+            if answer is not None and answer.status_code == 200:
+                agent.converge(DesiredState.model_validate(answer.json()))
+            there = there and answer is not None
+        alive: dict[str, set[int]] = {}
+        for agent in self.agents:
+            for job_id, attempt in agent.busy().values():
+                alive.setdefault(job_id, set()).add(attempt)
+        assert all(len(attempts) == 1 for attempts in alive.values()), alive
+        return there
+
+
+def _killed_again_and_again(folder: Path, seed: int, crashes: int) -> None:
+    """Jobs come and run while the scheduler dies at commits drawn from ``seed``; then it stays, and all end."""
+    draw = random.Random(seed)
+    config, port = folder / "scheduler.toml", _free_port()
+    config.write_text(CONFIG)
+    store = Store(str(folder / "live.db"))
+    tokens = Tokens(store, Clock())
+    made = {name: tokens.create(role, name)[0] for name, role in {"ada": "user", "a": "node", "b": "node"}.items()}
+    store.close()
+    world = RemoteWorld(port, made)
+    keys = iter(range(10_000))
+    submitted: dict[str, str] = {}
+    unanswered: list[str] = []
+
+    def submit(key: str) -> None:
+        size = 1 + int(key) % 4
+        body = spec(10.0 * size, size if size != 3 else 2, name=f"job-{key}").model_dump(mode="json")
+        answer = world.request("ada", "POST", "/v1/jobs", json=body, headers={"Idempotency-Key": key})
+        if answer is not None and answer.status_code == 201:
+            submitted[key] = answer.json()["job_id"]
+        else:
+            unanswered.append(key)
+
+    helper = str(Path(__file__).with_name("crashing_scheduler.py"))
+    for crash in range(crashes + 1):
+        last = crash == crashes
+        point = ["1000000", "after"] if last else [str(draw.randint(2, 25)), draw.choice(["before", "after"])]
+        with scheduler(helper, str(config), str(port), *point, port=port) as process:
+            for key in list(unanswered):
+                unanswered.remove(key)
+                submit(key)
+            for step in range(2000):
+                if not world.beat():
+                    break
+                if not last and step % 3 == 0 and len(submitted) < 2 * crash + 3:
+                    submit(str(next(keys)))
+                if last and step % 10 == 0:
+                    answer = world.request(
+                        "ada", "GET", "/v1/jobs?status=pending&status=running&status=starting&status=stopping"
+                    )
+                    if answer is not None and not answer.json()["jobs"]:
+                        break
+                time.sleep(0.02)
+            else:
+                raise AssertionError("jobs are not over, or the scheduler did not die")
+            assert last or process.wait(timeout=10) == -signal.SIGKILL
+    after = Store(str(folder / "live.db"))
+    jobs = {job.job_id: job for job in after.jobs(limit=1000)}
+    assert set(submitted.values()) == set(jobs), "no job is lost, and none is there twice"
+    for job in jobs.values():
+        assert job.status is JobStatus.SUCCEEDED
+        assert job.steps == job.spec.total_steps
+        runs = after.runs(job.job_id)
+        assert all(run.ended for run in runs)
+        assert sorted({run.attempt for run in runs}) == list(range(1, job.attempt + 1))
+    assert len(jobs) >= crashes
+    assert not any(agent.busy() for agent in world.agents)
+    after.close()
+
+
+def test_killed_wherever_it_writes_it_loses_no_job_and_runs_none_twice(tmp_path: Path) -> None:
+    _killed_again_and_again(tmp_path, seed=1, crashes=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2, 6))
+def test_killed_at_many_more_points_too(tmp_path: Path, seed: int) -> None:
+    _killed_again_and_again(tmp_path, seed, crashes=12)
+
+
+def test_an_admin_token_cannot_be_made_behind_a_running_schedulers_back(tmp_path: Path) -> None:
+    (tmp_path / "scheduler.toml").write_text(CONFIG)
+    config = configured(tmp_path / "scheduler.toml", None, None, None, None)
+    token = new_admin_token(config)
+    store = Store(config.database)
+    caller = Tokens(store, Clock()).caller(token)
+    assert caller is not None
+    assert caller.is_admin
+    assert token not in (tmp_path / "live.db").read_bytes().decode("latin-1")
+    with pytest.raises(Exception, match="in use by another scheduler"):
+        new_admin_token(config)
+    store.close()

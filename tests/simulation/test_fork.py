@@ -13,6 +13,8 @@ from bloxopt.simulation.fork import fork
 from bloxopt.workloads.trace import Trace
 
 CLUSTER = "2xV100+4xP100+6xK80"
+ROUNDS = 150
+"""Rounds that are decided twice."""
 
 
 @pytest.mark.parametrize(
@@ -40,14 +42,14 @@ def test_the_next_decision_of_a_fork_is_the_next_decision(policy: str, preset: s
         seen.append(grants(state.assignment))
 
     trace = bx.load_trace("gavel-100").head(20)
-    plain = bx.simulate(trace, CLUSTER, policy, preset=preset)
+    plain = bx.simulate(trace, CLUSTER, policy, preset=preset, max_rounds=ROUNDS)
     finishes = []
 
     def at_start(scheduler, state) -> None:
         compare(scheduler, state)
         finishes.append(scheduler.backend.ledger.finish.copy())
 
-    forked = bx.simulate(trace, CLUSTER, policy, preset=preset, before_round=at_start)
+    forked = bx.simulate(trace, CLUSTER, policy, preset=preset, max_rounds=ROUNDS, before_round=at_start)
     assert forked.jobs.equals(plain.jobs), "forking changes nothing"
     # What a round decided is what runs at the start of the next, less the jobs that finished in it.
     for decided, then, finish in zip(expected, seen[1:], finishes[1:], strict=False):

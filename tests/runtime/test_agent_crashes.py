@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -421,3 +422,37 @@ def test_a_run_that_waits_starts_only_on_an_answer_to_the_last_heartbeat(schedul
         assert not (home / "starts").exists()
         scheduler.fault = lambda: ""
         scheduler.wait_for(second, RunState.RUNNING)
+
+
+def test_a_run_whose_folder_is_deleted_ends_and_the_agent_goes_on(scheduler: SmallScheduler, home: Path) -> None:
+    with agent_thread(scheduler, home):
+        key = scheduler.want(run_of("job", python(STUBBORN), grace_seconds=0.3))
+        wait_until(lambda: scheduler.log("job") == "up\nup\n")
+        shutil.rmtree(home / "state" / "runs" / "job@1")
+        report = scheduler.wait_for(key, RunState.ENDED)
+        assert (report.exit_code, report.preempted) == (None, True)
+        assert not processes_of(home)
+        assert scheduler.wait_for(scheduler.want(run_of("next", ["true"])), RunState.ENDED).exit_code == 0
+        wait_until(lambda: not guards_of(home))
+
+
+def test_an_agent_that_cannot_read_its_runs_says_nothing_of_them(
+    scheduler: SmallScheduler, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A heartbeat that leaves a run out would tell the scheduler that it is lost."""
+    with agent_thread(scheduler, home):
+        key = scheduler.want(run_of("job", python("import time; time.sleep(600)")))
+        scheduler.wait_for(key, RunState.RUNNING)
+
+        def fail(self: FolderLock, patience: float = 0.0) -> bool:
+            raise OSError(24, "Too many open files")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(FolderLock, "take", fail)
+            time.sleep(0.4)
+            count = len(scheduler.heartbeats)
+            time.sleep(0.4)
+            assert len(scheduler.heartbeats) == count
+        wait_until(lambda: len(scheduler.heartbeats) > count)
+        assert scheduler.state(key) is RunState.RUNNING
+        assert all(len(each.runs) == 1 for each in scheduler.heartbeats[count:])

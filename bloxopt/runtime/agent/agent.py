@@ -87,7 +87,13 @@ class Agent:
         reported: object = None
         try:
             while not self._stopped.is_set():
-                reports = self.converge()
+                try:
+                    reports = self.converge()
+                except OSError as error:
+                    # Nothing is said rather than something wrong: leases run out if it does not pass.
+                    _LOGGER.error("the state of the runs cannot be told: %s", error)
+                    self._stopped.wait(1.0)
+                    continue
                 stages = [(report.job_id, report.attempt, report.state) for report in reports]
                 now = time.monotonic()
                 if now >= next_beat or (stages != reported and not self._failures and now >= last_beat + _SOONEST):

@@ -19,7 +19,7 @@ from typing import Any
 
 from bloxopt.errors import AgentError
 from bloxopt.runtime.agent import limits, processes
-from bloxopt.runtime.agent.files import FolderLock, Lease, Record, Terms, boot_id, boottime, sync_folder, write_file
+from bloxopt.runtime.agent.files import FolderLock, Lease, Record, Terms, boot_id, sync_folder, write_file
 from bloxopt.runtime.agent.guard import LEASE, LOCK, LOGS, ORDER, STATE, Stage
 from bloxopt.runtime.agent.orders import NOT_STARTED, Order
 from bloxopt.runtime.messages import RunReport, RunState
@@ -73,7 +73,21 @@ class LocalRun:
         (self.folder / _FORGOTTEN).touch()
 
     def look(self) -> RunReport:
-        """How the run is now; where its guard was killed, what is left of it is killed too."""
+        """How the run is now; where its guard was killed, what is left of it is killed too.
+
+        Raises OSError where that cannot be told now.
+        """
+        try:
+            return self._look()
+        except OSError:
+            if self.folder.exists():
+                raise
+        # Somebody has deleted it: its guard stops the run, and can no longer say how it ended.
+        if self._kill_what_is_left():
+            return self._report(RunState.STOPPING, None)
+        return self._write_end(None, True, "the folder of the run was deleted: how it ended is unknown")
+
+    def _look(self) -> RunReport:
         if self._guard is not None:
             self._guard.poll()
         if self._ended is not None:
@@ -133,9 +147,6 @@ class LocalRun:
         """Let the run go on until ``deadline`` (:func:`boottime`)."""
         if self._ended is None:
             self._lease.renew(deadline, length)
-
-    def lease_is_over(self) -> bool:
-        return boottime() >= self._lease.read().deadline
 
     def close(self, exit_code: int | None, preempted: bool, message: str) -> bool:
         """End a run that no guard has begun, for good; False if one has or is about to."""

@@ -114,10 +114,15 @@ class JobLedger:
 
         The array named ``name`` is made of ``fill`` when it is first asked for and is the reader's to change. Policies,
         selectors and admissions hold no state of their own, so what is known of jobs is here and in the plan alone.
+        Asked for with another ``shape``, such as that of one GPU type more, it keeps what fits and the rest is filled.
         """
-        if name not in self._memories:
-            self._memories[name] = np.full((len(self.table), *shape), fill)
-            self._fills[name] = fill
+        known = self._memories.get(name)
+        if known is None or (shape and known.shape[1:] != shape):
+            array: NDArray[Any] = np.full((len(self.table), *shape), fill)
+            if known is not None and known.ndim == array.ndim:
+                kept = tuple(slice(min(sizes)) for sizes in zip(known.shape, array.shape, strict=True))
+                array[kept] = known[kept]
+            self._memories[name], self._fills[name] = array, fill
         return self._memories[name]
 
     def admit(self, rows: IntArray) -> None:

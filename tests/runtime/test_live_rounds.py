@@ -66,3 +66,46 @@ def test_twenty_jobs_all_finish_and_their_steps_add_up(tmp_path: Path, policy: s
         assert job.attained_seconds >= 60.0
         assert job.attained_seconds <= 60.0 + 6.0 * job.attempt
     assert sum(job.preemptions for job in over if job) > 0
+
+
+def test_nodes_and_gpu_types_that_join_are_used_and_those_that_go_are_not(tmp_path: Path) -> None:
+    world = World(tmp_path, "max_min_fairness", {"a": 2})
+    world.live.submit("ada", [spec(150.0 * size, size, name=f"job-{n}") for n, size in enumerate([1, 2, 1, 2, 1])])
+    for count, gpu_type in ((3, "H100"), (1, "T4")):
+        for _ in range(2):
+            world.scheduler.run_round()
+        world.agents.append(PlayedAgent(world.clock, gpu_type.lower(), gpus(count, gpu_type)))
+    used: set[str] = set()
+    for _ in range(8):
+        world.scheduler.run_round()
+        used |= {agent.node for agent in world.agents if agent.busy()}
+    assert used == {"a", "h100", "t4"}
+    world.agents[1].gpus = gpus(3, "H100", failed=(0, 2))
+    world.live.drain("a", True, "root")
+    for _ in range(2):
+        world.scheduler.run_round()
+    assert not world.agents[0].busy()
+    assert set(world.agents[1].busy()) <= {0, 1, 2}
+    world.live.drain("a", False, "root")
+    world.run()
+
+
+def test_a_new_scheduler_goes_on_where_the_former_one_was_killed(tmp_path: Path) -> None:
+    world = World(tmp_path, "las", {"a": 2, "b": 2})
+    jobs = world.live.submit("ada", [spec(40.0 * size, size, name=f"job-{n}") for n, size in enumerate([1, 2, 4, 1])])
+    for _ in range(2):
+        world.scheduler.run_round()
+    running = {job_id: run for agent in world.agents for run in agent.busy().values() for job_id in [run[0]]}
+    world.store.close()
+    again = World(tmp_path, "las", {})
+    again.clock.at = world.clock.at
+    for agent in world.agents:
+        agent.clock = again.clock
+    again.agents = world.agents
+    again.beat()
+    again.scheduler.run_round()
+    for agent in again.agents:
+        for job_id, attempt in agent.busy().values():
+            assert running.get(job_id, (job_id, 1))[1] <= attempt
+    again.run()
+    assert all((found := again.store.job(job.job_id)) and found.status is JobStatus.SUCCEEDED for job in jobs)

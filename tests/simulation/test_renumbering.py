@@ -164,3 +164,11 @@ def test_a_plan_follows_its_jobs_and_forgets_those_that_are_gone() -> None:
     assert after.received[after.position(np.array([0]), np.array([1]), np.array([1]))].tolist() == [9.0]
     assert set(after.row.tolist()) == {0, 1}
     assert plan.received.sum() == after.received.sum()
+
+
+def test_what_is_remembered_by_gpu_type_grows_with_the_types() -> None:
+    ledger = JobLedger(JobTable.from_jobs([Job(job_id=name, duration=10.0) for name in "ab"]))
+    ledger.memory("by type", -1.0, 1)[:] = [[3.0], [4.0]]
+    assert ledger.memory("by type", -1.0, 3).tolist() == [[3.0, -1.0, -1.0], [4.0, -1.0, -1.0]]
+    ledger.memory("by type", -1.0, 3)[0, 2] = 5.0
+    assert ledger.memory("by type", -1.0, 3)[0].tolist() == [3.0, -1.0, 5.0]

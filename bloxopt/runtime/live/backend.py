@@ -86,12 +86,14 @@ class LiveBackend:
 
     def start_over(self) -> bool:
         """Get ready for a new scheduler, which remembers nothing; False while no node has registered."""
-        self._asked.clear()
-        self._fresh = True
         with self.live.lock:
             self.live.tick()
             if self.live.layout() is None:
                 return False
+            # The ledger too is made anew, whatever policies may have left in it.
+            self._jobs, self._position, self._layout = [], {}, None
+            self._asked.clear()
+            self._fresh = True
             self._rebuild()
             return True
 
@@ -220,10 +222,7 @@ class LiveBackend:
             table, self._layout.cluster, self.oracle, every_count_up_to=self.rounds.every_gpu_count_up_to
         )
         rows = np.array([self._position.get(job.job_id, -1) for job in jobs], dtype=np.int64)
-        if hasattr(self, "ledger"):
-            self.ledger = self.ledger.renumbered(rows, table)
-        else:
-            self.ledger = JobLedger(table)
+        self.ledger = self.ledger.renumbered(rows, table) if self._position else JobLedger(table)
         self._jobs, self._position = jobs, {job.job_id: row for row, job in enumerate(jobs)}
         kept = set(self._position)
         self._asked &= kept

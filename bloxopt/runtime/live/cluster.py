@@ -16,7 +16,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -595,9 +595,9 @@ class LiveCluster:
         """The state of a node now."""
         return self.contacts[name].state_at(self.clock.monotonic(), self.terms.lost_seconds, self.nodes[name].drained)
 
-    def observe_states(self) -> None:
-        """Note nodes that have come to another state."""
-        for name in self.nodes:
+    def observe_states(self, names: Iterable[str] | None = None) -> None:
+        """Within a change: note which of the nodes (None: of all) have come to another state."""
+        for name in self.nodes if names is None else names:
             contact, state = self.contacts[name], self.state(name)
             if state is not contact.state:
                 contact.state = state

@@ -36,7 +36,7 @@ def answer(cluster: LiveCluster, heartbeat: Heartbeat) -> DesiredState:
         cluster.contacts[name] = contact
         contact.heard, contact.heartbeat_at = cluster.clock.monotonic(), cluster.clock.now()
         alive, forget = (set[RunKey](), list[tuple[str, int]]()) if late else _read(cluster, contact, heartbeat)
-        cluster.observe_states()
+        cluster.observe_states([name])
         cluster.settle()
         desired = cluster.desired_on(name)
         for run in desired:

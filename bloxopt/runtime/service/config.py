@@ -87,7 +87,7 @@ class ServerSection(Section):
     """Where the service listens, and the files of its certificate and key for TLS."""
 
     host: str = "127.0.0.1"
-    port: Annotated[int, Field(ge=0, le=65_535)] = 8470
+    port: Annotated[int, Field(ge=0, le=65_535)] = 8080
     tls_certificate: str | None = None
     tls_key: str | None = None
     public_metrics: bool = False

@@ -16,6 +16,8 @@ from bloxopt.simulation.fork import fork
 from bloxopt.state import JobStatus
 
 _ROUNDING = 1e-6
+_MOST_ROUNDS, _IDLE_ROUNDS = 5_000, 100
+"""Rounds that are looked ahead at most, and those in a row in which no job makes progress."""
 
 
 @dataclass(frozen=True)
@@ -272,7 +274,10 @@ def _expected_start(case: _Case, horizon: float) -> float | None:
     backend = twin.backend
     ledger = backend.ledger
     end = case.state.now + horizon
-    while not getattr(backend, "finished", False):
+    for _ in range(_MOST_ROUNDS):
+        # Where nothing moves on for long, nothing will: nobody else comes.
+        if getattr(backend, "finished", False) or getattr(backend, "rounds_without_progress", 0) >= _IDLE_ROUNDS:
+            return None
         begin: float = backend.now  # type: ignore[attr-defined]
         if begin > end:
             return None

@@ -152,13 +152,15 @@ class Fencing(RuleBasedStateMachine):
 
     @rule(node=st.sampled_from(NODES))
     def the_node_is_switched_off_and_on(self, node: str) -> None:
-        self.the_agent_starts_again_and_remembers(node)
         self.agents[node].runs.clear()
+        self.instances += 1
+        self.agents[node].instance, self.agents[node].sequence = f"i{self.instances}", 0
 
     @rule(node=st.sampled_from(NODES))
     def the_agent_starts_again_and_knows_nothing(self, node: str) -> None:
         self.agents[node].lose_records()
-        self.the_agent_starts_again_and_remembers(node)
+        self.instances += 1
+        self.agents[node].instance, self.agents[node].sequence = f"i{self.instances}", 0
         self.work_goes_on(10)
 
     @rule(node=st.sampled_from(NODES))

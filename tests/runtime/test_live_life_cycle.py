@@ -405,3 +405,15 @@ def test_a_run_that_its_agent_has_not_taken_up_is_over_when_it_says_so(small: Sm
     assert small.job(job).status is JobStatus.STOPPING
     small.beat("a")
     assert small.job(job).status is JobStatus.PENDING
+
+
+def test_an_attempt_that_a_former_agent_may_have_begun_is_not_told_to_the_next(small: Small) -> None:
+    job = small.submit(1000.0)
+    small.start(job, a=[0])
+    small.beat("a")
+    small.a.lose_records()
+    small.a.instance, small.a.sequence = "second", 0
+    small.pass_by(3)
+    assert small.job(job).status is JobStatus.STOPPING
+    assert small.a.busy() == {0: (job.job_id, 1)}, "the one that the guard keeps until its lease ends"
+    assert not small.a.runs

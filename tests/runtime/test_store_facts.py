@@ -73,7 +73,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def _facts() -> Change:
     change = Change()
     job = JobRecord("j-1", "ada", JobSpec(command=["x", "é\n"], environment={"A": "b"}), 10.5, attempt=2, wanted=True)
-    run = RunRecord("j-1", 2, "n", 0, 1, "A100", [0, 3], 0, 2, "10.0.0.1", 20_000, 11.0, told=True)
+    run = RunRecord("j-1", 2, "n", 0, 1, "A100", [0, 3], 0, 2, "10.0.0.1", 20_000, 11.0, told_to="i")
     change.jobs["j-1"] = job
     change.nodes["n"] = NodeRecord("n", "10.0.0.1", 1.0, gpus=gpus(2), slots={"A100": 0}, cpus=8.0)
     change.runs[run.key] = run

@@ -104,8 +104,6 @@ class LiveCluster:
         self.nodes: dict[str, NodeRecord] = {}
         self.contacts: dict[str, Contact] = {}
         self.finished_jobs = 0
-        self.version = 0
-        """Counts changes after which policies must look at other jobs or nodes."""
         self._runs: dict[RunKey, RunRecord] = {}
         self._of_job: dict[str, list[RunRecord]] = defaultdict(list)
         self._on_node: dict[str, dict[RunKey, RunRecord]] = defaultdict(dict)
@@ -142,7 +140,6 @@ class LiveCluster:
                 self.contacts[name] = Contact(infos=node.gpus)
         self.finished_jobs, self._latest = facts.finished_jobs, facts.latest
         self._broken = False
-        self.version += 1
 
     @contextmanager
     def change(self) -> Iterator[Change]:
@@ -203,7 +200,6 @@ class LiveCluster:
 
     def changed(self) -> None:
         """The next round has something new to decide."""
-        self.version += 1
         self.on_change()
 
     def settle(self) -> None:
@@ -315,7 +311,6 @@ class LiveCluster:
             if job.outcome is not JobStatus.CANCELLED:
                 self.note("job.cancelled", job_id, by=by)
                 self.stop(job, f"cancelled by {by}", JobStatus.CANCELLED)
-                self.changed()
             return job
 
     def drain(self, name: str, drained: bool, by: str) -> NodeRecord:
@@ -356,7 +351,7 @@ class LiveCluster:
     def preempt(self, job: JobRecord) -> None:
         """Within a change: the job gives up its GPUs, and waits."""
         job.preemptions += 1
-        self.stop(job, "preempted: others come first for now")
+        self.stop(job, "preempted: others come first for now", news=False)
 
     def start(self, job: JobRecord, gpu_type: str, places: Mapping[str, Sequence[int]]) -> bool:
         """Within a change: a new attempt on GPUs ``places`` (indices by node) of one type; False if it cannot be.
@@ -468,9 +463,9 @@ class LiveCluster:
                     return False
         return not any(job_id == job.job_id for contact in self.contacts.values() for job_id, _ in contact.strays)
 
-    def stop(self, job: JobRecord, reason: str, outcome: JobStatus | None = None) -> None:
+    def stop(self, job: JobRecord, reason: str, outcome: JobStatus | None = None, news: bool = True) -> None:
         """Within a change: the job's attempt is not wanted any more. When it has ended the job waits again, or has that
-        outcome."""
+        outcome. ``news``: the next round does not know of it yet."""
         self.book(job)
         if job.wanted and outcome is not JobStatus.SUCCEEDED:
             self.note("attempt.stopped", job.job_id, attempt=job.attempt, reason=reason)
@@ -485,6 +480,8 @@ class LiveCluster:
                 self.watches[run.key].stopping = now
         self.save_job(job)
         self.touched.add(job.job_id)
+        if news:
+            self.changed()
 
     def close(self, run: RunRecord, **facts: Any) -> None:
         """Within a change: the run is over, with these ``facts``."""
@@ -535,7 +532,6 @@ class LiveCluster:
             job.status = JobStatus.PENDING
         if job.status is not before:
             self.save_job(job)
-            self.changed()
 
     def _succeeded(self, job: JobRecord) -> bool:
         """Whether some attempt has ended by itself, with success everywhere, even if it was to stop by then."""

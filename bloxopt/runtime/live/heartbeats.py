@@ -40,7 +40,7 @@ def answer(cluster: LiveCluster, heartbeat: Heartbeat) -> DesiredState:
         cluster.settle()
         desired = cluster.desired_on(name)
         for run in desired:
-            _tell(cluster, run)
+            _tell(cluster, run, contact.instance)
         now = cluster.clock.monotonic()
         for run in desired:
             cluster.watches[run.key].told = (contact.instance, contact.sequence)
@@ -103,12 +103,12 @@ def _read(cluster: LiveCluster, contact: Contact, heartbeat: Heartbeat) -> tuple
         if report.state is RunState.ENDED:
             forget.append((report.job_id, report.attempt))
             if run is not None and not run.ended:
-                _ended(cluster, run, report)
+                _ended(cluster, run, report, heartbeat.instance)
         elif run is None:
             strays.add((report.job_id, report.attempt))
         elif not run.ended:
             alive.add(key)
-            _goes_on(cluster, run, report)
+            _goes_on(cluster, run, report, heartbeat.instance)
     contact.strays = frozenset(strays)
     for key, run in runs.items():
         if key not in alive and not run.ended:
@@ -116,18 +116,18 @@ def _read(cluster: LiveCluster, contact: Contact, heartbeat: Heartbeat) -> tuple
     return alive, forget
 
 
-def _goes_on(cluster: LiveCluster, run: RunRecord, report: RunReport) -> None:
+def _goes_on(cluster: LiveCluster, run: RunRecord, report: RunReport, instance: str) -> None:
     _steps(cluster, run, report)
     if run.state is not report.state or not run.told:
-        run.state, run.told = report.state, True
+        run.state, run.told_to = report.state, run.told_to or instance
         cluster.save_run(run)
         cluster.touched.add(run.job_id)
 
 
-def _ended(cluster: LiveCluster, run: RunRecord, report: RunReport) -> None:
+def _ended(cluster: LiveCluster, run: RunRecord, report: RunReport, instance: str) -> None:
     _steps(cluster, run, report)
     code = report.exit_code
-    run.told = True
+    run.told_to = run.told_to or instance
     cluster.close(
         run,
         exit_code=None if code is None else max(-_LARGEST_EXIT_CODE, min(code, _LARGEST_EXIT_CODE)),
@@ -144,8 +144,9 @@ def _steps(cluster: LiveCluster, run: RunRecord, report: RunReport) -> None:
 
 def _missing(cluster: LiveCluster, run: RunRecord, heartbeat: Heartbeat) -> None:
     """An agent says nothing of a run that has not ended."""
-    if run.state is not None:
-        # It knew the run and has lost it. Whatever may be left of the run ends with its lease, which is not renewed.
+    if run.state is not None or (run.told and run.told_to != heartbeat.instance):
+        # It knew the run and has lost it, or the agent before it may have begun it. Whatever there may be of the run
+        # ends with its lease, which is not renewed.
         if cluster.is_wanted(run):
             cluster.stop(cluster.jobs[run.job_id], f"the agent of node {run.node} has lost track of it")
         return
@@ -155,11 +156,11 @@ def _missing(cluster: LiveCluster, run: RunRecord, heartbeat: Heartbeat) -> None
         cluster.close(run, preempted=True, message="stopped before it had started")
 
 
-def _tell(cluster: LiveCluster, run: RunRecord) -> None:
+def _tell(cluster: LiveCluster, run: RunRecord, instance: str) -> None:
     """The agent is about to hear of the run."""
     if run.told:
         return
-    run.told = True
+    run.told_to = instance
     cluster.save_run(run)
     cluster.book(cluster.jobs[run.job_id])
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import Any
 
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bloxopt.errors import StoreError
@@ -18,8 +20,11 @@ PUBLIC = frozenset({"/healthz", "/openapi.json"})
 """Paths that need no token."""
 
 
-class TooLargeError(Exception):
-    """A body with more bytes than are allowed."""
+class TooLargeError(HTTPException):
+    """A body with more bytes than are allowed; of a kind that passes through whoever reads the body."""
+
+    def __init__(self, most_bytes: int) -> None:
+        super().__init__(413, f"the body is larger than {most_bytes} bytes")
 
 
 class Gate:
@@ -50,9 +55,9 @@ class Gate:
 
         try:
             await self._pass(scope, receive, sending)
-        except TooLargeError:
+        except TooLargeError as error:
             if not status:
-                await _answer(sending, 413, f"the body is larger than {self.most_bytes} bytes")
+                await _answer(sending, error.status_code, error.detail)
         except StoreError as error:
             log.error("the store failed", extra={"reason": str(error), "path": scope["path"]})
             if not status:
@@ -87,7 +92,7 @@ class Gate:
             return
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or int(length) > self.most_bytes:
-            raise TooLargeError
+            raise TooLargeError(self.most_bytes)
         seen = 0
 
         async def receiving() -> Message:
@@ -96,7 +101,7 @@ class Gate:
             if message["type"] == "http.request":
                 seen += len(message.get("body", b""))
                 if seen > self.most_bytes:
-                    raise TooLargeError
+                    raise TooLargeError(self.most_bytes)
             return message
 
         await self.app(scope, receiving, send)
@@ -106,9 +111,11 @@ class Gate:
         route = getattr(scope.get("route"), "path", "")
         self.metrics.requests.labels(scope["method"], route, str(status)).observe(seconds)
         caller = scope.get("state", {}).get("caller")
-        refused = status in (401, 403, 429)
+        # What agents send all the time is no news while it goes well; nor is looking.
+        common = scope["method"] == "GET" or (caller is not None and caller.role == "node")
+        level = logging.WARNING if status >= 500 or status in (401, 403, 429) else logging.INFO
         log.log(
-            30 if refused or status >= 500 else 20 if scope["method"] != "GET" and "heartbeat" not in route else 10,
+            logging.DEBUG if common and status < 400 else level,
             "request",
             extra={
                 "method": scope["method"],

@@ -58,9 +58,9 @@ class JobRecord:
 class RunRecord:
     """One attempt of a job on one node: where its ranks are, whether its agent was told, and what it said of it.
 
-    ``gpus`` are indices on the node. ``told`` is set before any agent can hear of the run: one that is not told is
-    nowhere. ``state`` is the last one reported, None before the first report. ``lost``: its end was not reported but
-    concluded, because its lease has ended.
+    ``gpus`` are indices on the node. ``told_to`` is the agent (its instance) that was told of the run, set before it
+    can hear of it: a run that nobody was told of is nowhere. ``state`` is the last one reported, None before the first
+    report. ``lost``: its end was not reported but concluded, because its lease has ended.
     """
 
     job_id: str
@@ -75,7 +75,7 @@ class RunRecord:
     master_address: str
     master_port: int
     created_at: float
-    told: bool = False
+    told_to: str | None = None
     state: RunState | None = None
     exit_code: int | None = None
     preempted: bool = False
@@ -86,6 +86,10 @@ class RunRecord:
     @property
     def key(self) -> RunKey:
         return RunKey(self.job_id, self.attempt, self.node)
+
+    @property
+    def told(self) -> bool:
+        return self.told_to is not None
 
     @property
     def ended(self) -> bool:

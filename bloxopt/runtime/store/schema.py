@@ -69,7 +69,7 @@ runs = sa.Table(
     sa.Column("master_address", sa.String(255), nullable=False),
     sa.Column("master_port", sa.Integer, nullable=False),
     sa.Column("created_at", sa.Double, nullable=False),
-    sa.Column("told", sa.Boolean, nullable=False),
+    sa.Column("told_to", sa.String(64)),
     sa.Column("state", sa.String(16)),
     sa.Column("exit_code", sa.BigInteger),
     sa.Column("preempted", sa.Boolean, nullable=False),

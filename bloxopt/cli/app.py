@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bloxopt.cli import agent, audit, explain, listings, live, reproduction, results, runtime, simulation, topology
+from bloxopt.cli import agent, audit, explain, listings, live, reproduction, results, runtime, simulation, topology, up
 
 app = typer.Typer(
     name="bloxopt",
@@ -47,6 +47,7 @@ app.command()(results.generate)
 app.command()(topology.topology)
 app.command()(runtime.scheduler)
 app.command()(agent.agent)
+app.command()(up.up)
 app.command()(live.submit)
 app.command()(live.queue)
 app.command()(live.status)

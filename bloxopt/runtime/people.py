@@ -11,7 +11,7 @@ import httpx
 
 from bloxopt.errors import BloxoptError, ConfigError
 
-DEFAULT_URL = "http://127.0.0.1:8470"
+DEFAULT_URL = "http://127.0.0.1:8080"
 URL_VARIABLE, TOKEN_VARIABLE = "BLOXOPT_SCHEDULER", "BLOXOPT_TOKEN"
 TOKEN_FILE = Path("~/.config/bloxopt/token")
 """Read where the variable is not set; must be readable by its owner alone."""

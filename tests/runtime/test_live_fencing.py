@@ -47,7 +47,7 @@ class Fencing(RuleBasedStateMachine):
         self.agents = {
             name: PlayedAgent(self.clock, name, gpus(2), instance="i0", stopping=GRACE / 2) for name in NODES
         }
-        self.instances = 0
+        self.instances = self.submitted = 0
         self.delayed: list[Heartbeat] = []
         self.ids: list[str] = []
         self.cancelled: set[str] = set()
@@ -88,7 +88,7 @@ class Fencing(RuleBasedStateMachine):
     def fill(self) -> None:
         """Start what fits, the first that waits first."""
         with self.live.change():
-            for job in sorted(self.live.jobs.values(), key=lambda job: job.submitted_at):
+            for job in sorted(self.live.jobs.values(), key=lambda job: job.spec.name):
                 size = job.spec.num_gpus
                 whole = [{name: [0, 1] for name in NODES}]
                 some = [{name: list(range(size))} for name in NODES]
@@ -115,7 +115,10 @@ class Fencing(RuleBasedStateMachine):
 
     @rule(steps=st.sampled_from([20.0, 60.0]), size=st.sampled_from([1, 2, 4]), retries=st.integers(0, 1))
     def submit(self, steps: float, size: int, retries: int) -> None:
-        job = spec(steps * size, size, grace_seconds=GRACE, max_retries=retries)
+        self.submitted += 1
+        # Ids are random: what is drawn goes by the names.
+        name = f"job-{self.submitted:04}"
+        job = spec(steps * size, size, name=name, grace_seconds=GRACE, max_retries=retries)
         try:
             (made,) = self.live.submit("ada", [job])
         except StoreError:
@@ -193,11 +196,11 @@ class Fencing(RuleBasedStateMachine):
     def a_round_decides(self, data: st.DataObject) -> None:
         """Any decision at all: stop some, start some on whatever GPUs."""
         with suppress(StoreError), self.live.change():
-            for job in sorted(self.live.jobs.values(), key=lambda job: job.submitted_at):
+            for job in sorted(self.live.jobs.values(), key=lambda job: job.spec.name):
                 if job.wanted and data.draw(st.booleans()):
                     self.live.preempt(job)
             self.live.settle()
-            for job in sorted(self.live.jobs.values(), key=lambda job: job.submitted_at):
+            for job in sorted(self.live.jobs.values(), key=lambda job: job.spec.name):
                 if not job.wanted and data.draw(st.booleans()):
                     size = job.spec.num_gpus
                     where = data.draw(st.sampled_from(NODES))

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import bloxopt as bx
 from bloxopt.formulations.policies import get_policy
+from bloxopt.jobs import Job
 from bloxopt.placement import get_placement
 from bloxopt.rounds import Scheduler
 from bloxopt.runtime.live import LeaseTerms, LiveBackend, LiveCluster, Rounds
 from bloxopt.runtime.messages import JobStatus
 from bloxopt.runtime.store import Store
 from bloxopt.selection import get_selector
+from bloxopt.workloads.trace import Trace
 from tests.runtime.live_world import MovedClock, PlayedAgent, gpus, spec
 
 
@@ -109,3 +113,34 @@ def test_a_new_scheduler_goes_on_where_the_former_one_was_killed(tmp_path: Path)
             assert running.get(job_id, (job_id, 1))[1] <= attempt
     again.run()
     assert all((found := again.store.job(job.job_id)) and found.status is JobStatus.SUCCEEDED for job in jobs)
+
+
+@pytest.mark.parametrize("policy", ["fifo", "las", "max_min_fairness"])
+def test_completion_times_are_those_of_the_simulator(tmp_path: Path, policy: str) -> None:
+    sizes = [1, 2, 4, 8, 1, 2, 1, 4, 1, 1, 2, 2]
+    world = World(tmp_path, policy, {"a": 4, "b": 4}, Rounds(20.0, end="fixed"))
+    seconds = [100.0 + 20 * n for n in range(len(sizes))]
+    jobs = world.live.submit(
+        "ada",
+        [
+            spec(time * size, size, name=f"job-{n:02}")
+            for n, (size, time) in enumerate(zip(sizes, seconds, strict=True))
+        ],
+    )
+    world.run()
+    over = [world.store.job(job.job_id) for job in jobs]
+    live = [job.finished_at - job.submitted_at for job in over if job and job.finished_at]
+    trace = Trace.from_jobs(
+        [
+            Job(job_id=f"job-{n:02}", duration=time, num_gpus=size)
+            for n, (size, time) in enumerate(zip(sizes, seconds, strict=True))
+        ]
+    )
+    # What a start costs a job here is seen from the time that jobs had GPUs beyond that of their work.
+    lost = sum(job.attained_seconds - job.spec.duration for job in over if job and job.spec.duration)
+    cost = lost / sum(job.attempt for job in over if job)
+    assert 0.0 <= cost <= 5.0
+    options = bx.SimulationOptions(round_seconds=20.0, restart_cost=cost, start_cost=cost)
+    expected = bx.simulate(trace, "2x4xA100", policy, options=options)
+    simulated = (expected.jobs["finish"] - expected.jobs["arrival"]).to_numpy()
+    assert np.mean(live) == pytest.approx(np.mean(simulated), rel=0.1)

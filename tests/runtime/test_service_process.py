@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import shutil
 import signal
 import socket
+import ssl
 import stat
 import subprocess
 import sys
@@ -205,3 +207,43 @@ def test_an_admin_token_cannot_be_made_behind_a_running_schedulers_back(tmp_path
     with pytest.raises(Exception, match="in use by another scheduler"):
         new_admin_token(config)
     store.close()
+
+
+def test_tls_is_served_and_files_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("openssl is not installed")
+    key, certificate, port = tmp_path / "key.pem", tmp_path / "certificate.pem", _free_port()
+    request = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    names = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run([*request, *names], check=True, capture_output=True)
+    (tmp_path / "scheduler.toml").write_text(CONFIG)
+    command = ["-m", "bloxopt.cli", "scheduler", "--config", str(tmp_path / "scheduler.toml"), "--port", str(port)]
+    wrong = subprocess.run(
+        [sys.executable, *command, "--tls-certificate", str(key), "--tls-key", str(certificate)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert wrong.returncode == 2
+    assert "cannot be used" in wrong.stderr
+    tls = ["--tls-certificate", str(certificate), "--tls-key", str(key)]
+    process = subprocess.Popen([sys.executable, *command, *tls], stderr=subprocess.DEVNULL)
+    try:
+        trusted = ssl.create_default_context(cafile=str(certificate))
+        with httpx.Client(verify=trusted) as client:
+            for _ in range(300):
+                try:
+                    assert client.get(f"https://127.0.0.1:{port}/healthz").status_code in (200, 503)
+                    break
+                except httpx.TransportError:
+                    assert process.poll() is None
+                    time.sleep(0.05)
+            else:
+                raise AssertionError("it did not answer")
+        with pytest.raises(httpx.TransportError):
+            httpx.get(f"http://127.0.0.1:{port}/healthz")
+    finally:
+        process.kill()
+        process.wait()

@@ -60,3 +60,28 @@ def test_every_option_of_a_part_that_has_a_name_is_documented(registry: Registry
     parameters = inspect.signature(registry.get(name)).parameters.values()
     options = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
     assert [option for option in options if not in_code(option, guide)] == []
+
+
+def test_every_command_is_documented() -> None:
+    from bloxopt.cli.app import app
+
+    names = [command.name or command.callback.__name__ for command in app.registered_commands if command.callback]
+    assert len(names) > 20
+    rows = [line for line in (ROOT / "docs/cli.md").read_text().splitlines() if line.startswith("|")]
+    assert [name for name in names if not any(re.search(rf"`{name}[ `]", row) for row in rows)] == []
+
+
+def test_examples_of_deployment_are_what_scheduler_and_agent_read() -> None:
+    pytest.importorskip("fastapi")
+    from bloxopt.runtime.agent import AgentConfig
+    from bloxopt.runtime.service.config import load_config
+
+    scheduler, agent = load_config(ROOT / "deploy/scheduler.toml"), AgentConfig.load(ROOT / "deploy/agent.toml")
+    assert agent.scheduler.endswith(f":{scheduler.server.port}")
+    assert agent.user is not None
+    for unit in ("scheduler", "agent"):
+        text = (ROOT / f"deploy/systemd/bloxopt-{unit}.service").read_text()
+        assert f"bloxopt {unit} --config /etc/bloxopt/{unit}.toml" in text
+    assert "KillMode=process" in text
+    assert "DelegateSubgroup=agent" in text
+    assert f"StateDirectory={agent.state_folder.name}" in text

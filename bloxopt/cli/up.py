@@ -8,7 +8,7 @@ import signal
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -32,6 +32,9 @@ def up(
     ] = None,
     policy: Annotated[str, typer.Option(help="Policy (see `bloxopt policies`).")] = "max_min_fairness",
     round_seconds: Annotated[float, typer.Option(min=0.1, help="Seconds that a round lasts.")] = 10.0,
+    round_end: Annotated[
+        Literal["next_event", "fixed"], typer.Option(help="Whether rounds end early where GPUs are idle.")
+    ] = "next_event",
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Port of the scheduler. Default: any free one.")] = 0,
     user: Annotated[
         str | None, typer.Option(help="Account that jobs run as, where this is root. Default: nobody.")
@@ -53,6 +56,7 @@ def up(
             place,
             policy=policy,
             round_seconds=round_seconds,
+            round_end=round_end,
             port=port,
             user=user,
             workdirs=tuple(workdir or ()),

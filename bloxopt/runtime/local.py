@@ -31,6 +31,7 @@ policy = {policy}
 [rounds]
 seconds = {round_seconds!r}
 shortest = {shortest!r}
+end = "{round_end}"
 
 [leases]
 lease_seconds = 60.0
@@ -50,11 +51,11 @@ class Interrupted(Exception):  # noqa: N818 - it is no error
 class LocalCluster:
     """A scheduler and agents as processes of their own, all of whose files are in ``folder``.
 
-    ``nodes`` is a cluster as :func:`~bloxopt.cluster.load_cluster` takes it, such as ``4x8xA100``. ``port`` 0 stands
-    for any free one. As root, jobs run as the account ``user``; else as whoever this is. They may work in
-    ``folder/work`` and below ``workdirs``. A folder may be used again, with the jobs that are in its store, but not by
-    two at once. ``wanted`` is set by whoever wants :meth:`start` to give up (:class:`Interrupted`) or :meth:`stop` to
-    wait for no job.
+    ``nodes`` is a cluster as :func:`~bloxopt.cluster.load_cluster` takes it, such as ``4x8xA100``. ``policy``,
+    ``round_seconds`` (s) and ``round_end`` are as in the scheduler's configuration. ``port`` 0 stands for any free one.
+    As root, jobs run as the account ``user``; else as whoever this is. They may work in ``folder/work`` and below
+    ``workdirs``. A folder may be used again, with the jobs that are in its store, but not by two at once. ``wanted`` is
+    set by whoever wants :meth:`start` to give up (:class:`Interrupted`) or :meth:`stop` to wait for no job.
 
     Raises :class:`~bloxopt.errors.InputError` for what cannot be used.
     """
@@ -66,6 +67,7 @@ class LocalCluster:
         *,
         policy: str = "max_min_fairness",
         round_seconds: float = 10.0,
+        round_end: str = "next_event",
         port: int = 0,
         user: str | None = None,
         workdirs: tuple[Path, ...] = (),
@@ -75,7 +77,7 @@ class LocalCluster:
         self.work = self.folder / "work"
         self.user = _account(user)
         self.workdirs = (self.work, *(each.absolute() for each in workdirs))
-        self._policy, self._round_seconds = policy, round_seconds
+        self._policy, self._round_seconds, self._round_end = policy, float(round_seconds), round_end
         self._port = port or _free_port()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._people: People | None = None
@@ -102,8 +104,9 @@ class LocalCluster:
         config.write_text(
             _SETTINGS.format(
                 policy=json.dumps(self._policy),
-                round_seconds=float(self._round_seconds),
-                shortest=min(0.2, float(self._round_seconds)),
+                round_seconds=self._round_seconds,
+                shortest=min(0.2, self._round_seconds),
+                round_end=self._round_end,
                 port=self._port,
             )
         )

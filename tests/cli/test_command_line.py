@@ -119,7 +119,7 @@ def test_plots_of_results_and_comparisons_can_be_drawn_later(tmp_path, monkeypat
     capsys.readouterr()
     assert run(["plot", "a", "--format", "svg", "--format", "png"]) == 0
     written = capsys.readouterr().out.split()
-    assert len(written) == 8
+    assert len(written) == 10
     assert all((tmp_path / name).stat().st_size > 1000 for name in written)
     assert run(["plot", "c"]) == 0
     assert capsys.readouterr().out.split() == ["c/jct_cdf.png", "c/utilisation.png", "c/queue_length.png"]

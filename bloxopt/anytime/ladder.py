@@ -25,6 +25,9 @@ from bloxopt.solvers.watchdog import Watched
 SOLVE_PART = 0.7
 """Part of the time left that a solve may take: building the program before it and placing after it share the rest."""
 
+_LEAST_SOLVE = 0.002
+"""Seconds below which a solver is not asked: building the program alone would take them."""
+
 _SECOND_SOLVERS = ("highs", "cvxpy:clarabel")
 """Asked, the first that the failed one was not, when a solver failed with time left."""
 
@@ -96,7 +99,7 @@ class Ladder:
         failures: list[str] = []
         for rung, name in ((Rung.SOLVED, chosen), (Rung.OTHER_SOLVER, _second(chosen))):
             left = (end - time.monotonic()) * SOLVE_PART
-            if left <= 0:
+            if left <= _LEAST_SOLVE:
                 failures.append(f"{rung}: no time left")
                 break
             try:

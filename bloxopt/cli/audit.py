@@ -27,6 +27,7 @@ def audit(
     preset: o.PresetOption = None,
     placement: o.PlacementOption = None,
     selector: o.SelectorOption = None,
+    host_allocation: o.HostAllocationOption = None,
     seed: o.SeedOption = None,
     round_seconds: o.RoundSecondsOption = None,
     first: o.FirstOption = None,
@@ -58,6 +59,7 @@ def audit(
         preset=preset,
         placement=placement,
         selector=selector,
+        host_allocation=host_allocation,
         seed=seed,
         round_seconds=round_seconds,
     )

@@ -61,7 +61,9 @@ def up(
             user=user,
             workdirs=tuple(workdir or ()),
         )
-        numbers = (signal.SIGTERM, signal.SIGINT)
+        numbers = [signal.SIGTERM, signal.SIGINT]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
+            numbers.append(signal.SIGHUP)
         before = [signal.signal(number, lambda *_: cluster.wanted.set()) for number in numbers]
         try:
             cluster.start()
@@ -96,18 +98,23 @@ def _serve(cluster: LocalCluster) -> int:
 def _run(command: list[str], cluster: LocalCluster) -> int:
     """The exit code of a command that finds the cluster through its environment."""
     # Ctrl-C is for the command, as in a shell; SIGTERM is for both.
-    signal.signal(signal.SIGINT, lambda *_: None)
+    interrupt = signal.signal(signal.SIGINT, lambda *_: None)
     try:
         process = subprocess.Popen(command, env={**os.environ, **cluster.environment})
     except OSError as error:
         raise InputError(f"{command[0]}: {error.strerror}") from None
-    told = False
-    while True:
-        try:
-            code = process.wait(0.5)
-            return code if code >= 0 else 128 - code
-        except subprocess.TimeoutExpired:
-            cluster.check()
-            if cluster.wanted.is_set() and not told:
-                process.terminate()
-                told = True
+    try:
+        told = False
+        while True:
+            try:
+                code = process.wait(0.5)
+                return code if code >= 0 else 128 - code
+            except subprocess.TimeoutExpired:
+                cluster.check()
+                if cluster.wanted.is_set() and not told:
+                    process.terminate()
+                    told = True
+    finally:
+        if process.poll() is None:  # part of the cluster is gone
+            process.terminate()
+        signal.signal(signal.SIGINT, interrupt)

@@ -157,11 +157,11 @@ class LocalCluster:
 
     def _take_folder(self) -> FolderLock:
         folder = self.folder
+        lock = FolderLock(folder / _LOCK)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if any(folder.iterdir()) and not (folder / _LOCK).exists():
                 raise InputError(f"{folder} holds other files: name a new folder, or one of an earlier bloxopt up")
-            lock = FolderLock(folder / _LOCK)
             if not lock.take():
                 raise InputError(f"{folder} is in use by another bloxopt up: stop it, or name another folder")
             folder.chmod(0o711)
@@ -169,7 +169,11 @@ class LocalCluster:
             if self.user is not None:
                 _hand_over(self.work, pwd.getpwnam(self.user))
         except OSError as error:
+            lock.release()
             raise InputError(f"the folder {folder} cannot be used: {error.strerror or error}") from None
+        except InputError:
+            lock.release()
+            raise
         return lock
 
     def _start_agent(self, people: People, name: str, gpus: str) -> None:

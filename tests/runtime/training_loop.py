@@ -1,5 +1,7 @@
 """A real training job: logistic regression by stochastic gradient descent, which saves itself when it is told to stop.
 
+One process a node; of a gang on several nodes all train, and the first logs and saves.
+
 python training_loop.py FOLDER STEPS SECONDS_PER_STEP SEED; appends every step it does to FOLDER/steps."""
 
 from __future__ import annotations
@@ -38,10 +40,13 @@ def main(folder: Path, total: int, seconds: float, seed: int) -> None:
         weights = step(weights, seed, number)
         due += seconds
         time.sleep(max(due - time.monotonic(), 0.0))  # the GPU's share of the work
-        os.write(log, f"{number} {client.attempt()}\n".encode())
+        if client.rank() == 0:
+            os.write(log, f"{number} {client.attempt()}\n".encode())
         done = number + 1
         if client.should_checkpoint():
             break
+    if client.rank() != 0:
+        return
     draft = folder / "draft.npz"
     np.savez(draft, done=done, weights=weights)
     draft.rename(checkpoint)

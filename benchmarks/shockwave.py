@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT))
 
 from bloxopt.formulations import AllocationSpace  # noqa: E402
 from bloxopt.formulations.policies import get_policy  # noqa: E402
-from bloxopt.formulations.window_program import WindowWelfare  # noqa: E402
+from bloxopt.formulations.systems.window_program import WindowWelfare  # noqa: E402
 from bloxopt.workloads import Trace, load_trace  # noqa: E402
 
 

@@ -2,7 +2,6 @@
 
 from bloxopt.formulations.affine import Affine, Reciprocal
 from bloxopt.formulations.allocation import Allocation
-from bloxopt.formulations.completion_matching import CompletionMatching
 from bloxopt.formulations.constraints import (
     Budget,
     Capacity,
@@ -19,24 +18,10 @@ from bloxopt.formulations.constraints import (
     TenantQuota,
     TimeShare,
 )
-from bloxopt.formulations.deadline_order import EarliestDeadline
 from bloxopt.formulations.deadlines_first import DeadlinesFirst, UnmetDeadline, unmet_deadlines
-from bloxopt.formulations.duration_distribution import DurationDistribution
 from bloxopt.formulations.expressions import Expression, per_job
-from bloxopt.formulations.finish_time_order import EstimatedFinishTimeRatio
-from bloxopt.formulations.future_share import FutureShare
-from bloxopt.formulations.gandiva import RandomPairs
-from bloxopt.formulations.generation_trading import GenerationTrading
-from bloxopt.formulations.gittins import ExpectedRemaining, GittinsIndex, TiresiasGittinsRank
-from bloxopt.formulations.goodput import AfterRestart, Otherwise, Speedup
-from bloxopt.formulations.guaranteed_first import GuaranteedFirst
-from bloxopt.formulations.guarantees import BoundedSlowdown, GuaranteedGpus
-from bloxopt.formulations.hierarchical_fairness import HierarchicalFairness
 from bloxopt.formulations.isolated_share import IsolatedShare
-from bloxopt.formulations.lease_auction import LeaseAuction
-from bloxopt.formulations.least_remaining_time import LeastRemainingTime
 from bloxopt.formulations.lexicographic import Lexicographic
-from bloxopt.formulations.marginal_gain import MarginalGain
 from bloxopt.formulations.measures import (
     ColumnValue,
     Cost,
@@ -49,22 +34,37 @@ from bloxopt.formulations.measures import (
     TimeFraction,
     Total,
 )
-from bloxopt.formulations.nash_window import NashWelfareWindow
 from bloxopt.formulations.objectives import MaxMin, MaxSum, MinMax, Objective, RestartPenalty, WeightedSum
-from bloxopt.formulations.order_keys import Arrival, AttainedService, OrderKey, ShortestRemaining, ShortestTotal
-from bloxopt.formulations.partial_allocation import PartialAllocation
+from bloxopt.formulations.orders.deadline_order import EarliestDeadline
+from bloxopt.formulations.orders.duration_distribution import DurationDistribution
+from bloxopt.formulations.orders.finish_time_order import EstimatedFinishTimeRatio
+from bloxopt.formulations.orders.gittins import ExpectedRemaining, GittinsIndex, TiresiasGittinsRank
+from bloxopt.formulations.orders.order_keys import Arrival, AttainedService, OrderKey, ShortestRemaining, ShortestTotal
+from bloxopt.formulations.orders.service_queues import FirstStart, QueuePosition, ServiceQueue
 from bloxopt.formulations.policy import Policy
 from bloxopt.formulations.power_mean import PowerMean
 from bloxopt.formulations.priority import Priority
 from bloxopt.formulations.program import Program
 from bloxopt.formulations.proportional_fairness import ProportionalFairness
-from bloxopt.formulations.remaining_estimates import AsMeasured, AtPresentRate, RemainingEstimate
-from bloxopt.formulations.satisfactory_shares import SatisfactoryShares
-from bloxopt.formulations.service_queues import FirstStart, QueuePosition, ServiceQueue
 from bloxopt.formulations.session import Outcome, Session
 from bloxopt.formulations.space import AllocationSpace, ConfigurationCatalog
 from bloxopt.formulations.spread import SpreadPenalty
 from bloxopt.formulations.standard_form import StandardForm
+from bloxopt.formulations.systems.completion_matching import CompletionMatching
+from bloxopt.formulations.systems.future_share import FutureShare
+from bloxopt.formulations.systems.gandiva import RandomPairs
+from bloxopt.formulations.systems.generation_trading import GenerationTrading
+from bloxopt.formulations.systems.goodput import AfterRestart, Otherwise, Speedup
+from bloxopt.formulations.systems.guaranteed_first import GuaranteedFirst
+from bloxopt.formulations.systems.guarantees import BoundedSlowdown, GuaranteedGpus
+from bloxopt.formulations.systems.hierarchical_fairness import HierarchicalFairness
+from bloxopt.formulations.systems.lease_auction import LeaseAuction
+from bloxopt.formulations.systems.least_remaining_time import LeastRemainingTime
+from bloxopt.formulations.systems.marginal_gain import MarginalGain
+from bloxopt.formulations.systems.nash_window import NashWelfareWindow
+from bloxopt.formulations.systems.partial_allocation import PartialAllocation
+from bloxopt.formulations.systems.remaining_estimates import AsMeasured, AtPresentRate, RemainingEstimate
+from bloxopt.formulations.systems.satisfactory_shares import SatisfactoryShares
 from bloxopt.formulations.water_filling import WaterFilling
 
 __all__ = [

@@ -18,7 +18,7 @@ from bloxopt.formulations.affine import Affine
 from bloxopt.formulations.checks import checked_flag, shown
 from bloxopt.formulations.expressions import per_job
 from bloxopt.formulations.objectives import Objective
-from bloxopt.formulations.order_keys import OrderKey, key_of, next_change_of
+from bloxopt.formulations.orders.order_keys import OrderKey, key_of, next_change_of
 from bloxopt.formulations.packing import Packing
 from bloxopt.formulations.program import Program
 from bloxopt.formulations.session import Outcome, Session

@@ -36,7 +36,7 @@ from bloxopt.formulations import (
     per_job,
 )
 from bloxopt.formulations.expressions import build_expression
-from bloxopt.formulations.order_keys import Arrival
+from bloxopt.formulations.orders.order_keys import Arrival
 from bloxopt.solvers.base import Termination
 
 SPACE = make_space(

@@ -14,8 +14,8 @@ from scipy.optimize import linear_sum_assignment
 import bloxopt as bx
 from bloxopt.errors import FormulationError
 from bloxopt.formulations import AllocationSpace
-from bloxopt.formulations.completion_matching import _by_flow, _jobs_ahead
 from bloxopt.formulations.policies import get_policy
+from bloxopt.formulations.systems.completion_matching import _by_flow, _jobs_ahead
 from bloxopt.jobs import Job
 
 

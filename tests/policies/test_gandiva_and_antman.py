@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import bloxopt as bx
 from bloxopt.errors import FormulationError
 from bloxopt.formulations import AllocationSpace
-from bloxopt.formulations.guarantees import guaranteed_jobs
 from bloxopt.formulations.policies import get_policy
+from bloxopt.formulations.systems.guarantees import guaranteed_jobs
 from bloxopt.jobs import Job, JobTable
 from bloxopt.throughput import TableThroughput
 

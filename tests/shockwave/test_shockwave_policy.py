@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import bloxopt as bx
 from bloxopt.errors import FormulationError
 from bloxopt.formulations import AllocationSpace, Capacity, MinimumShare, TenantQuota, TimeShare
-from bloxopt.formulations.finish_time_targets import finish_time_targets
-from bloxopt.formulations.predicted_work import predict_work
+from bloxopt.formulations.systems.finish_time_targets import finish_time_targets
+from bloxopt.formulations.systems.predicted_work import predict_work
 from bloxopt.phases import Phases
 from bloxopt.simulation.failures import Outage
 from bloxopt.throughput import DurationThroughput

@@ -17,8 +17,8 @@ from bloxopt.formulations import AllocationSpace, Capacity, TimeShare
 from bloxopt.formulations.packing import Packing
 from bloxopt.formulations.program import Program
 from bloxopt.formulations.session import Session
-from bloxopt.formulations.window_program import WindowWelfare, interpolation_error
-from bloxopt.formulations.window_rounds import rounds_of_window
+from bloxopt.formulations.systems.window_program import WindowWelfare, interpolation_error
+from bloxopt.formulations.systems.window_rounds import rounds_of_window
 from bloxopt.solvers import SolverOptions, get_solver
 
 POINTS = np.array([0.0, 0.2, 0.4, 0.6, 0.8, 1.0])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from bloxopt.formulations.future_share import FutureShare
 from bloxopt.formulations.policy import Policy
+from bloxopt.formulations.systems.future_share import FutureShare
 
 
 def afs(length: Literal["remaining", "attained"] = "remaining", **options: Any) -> Policy:

@@ -15,7 +15,7 @@ from bloxopt.formulations import (
     Policy,
     RestartPenalty,
 )
-from bloxopt.formulations.guarantees import BoundedSlowdown, GuaranteedGpus
+from bloxopt.formulations.systems.guarantees import BoundedSlowdown, GuaranteedGpus
 from bloxopt.solvers.base import SolverOptions
 
 

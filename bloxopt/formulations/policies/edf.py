@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from bloxopt.formulations.deadline_order import EarliestDeadline
-from bloxopt.formulations.order_keys import Arrival
+from bloxopt.formulations.orders.deadline_order import EarliestDeadline
+from bloxopt.formulations.orders.order_keys import Arrival
 from bloxopt.formulations.policy import Policy
 from bloxopt.formulations.priority import Priority
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bloxopt.formulations.policy import Policy
-from bloxopt.formulations.satisfactory_shares import SatisfactoryShares
+from bloxopt.formulations.systems.satisfactory_shares import SatisfactoryShares
 
 
 def elasticflow(**options: Any) -> Policy:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bloxopt.formulations import Policy, Priority
-from bloxopt.formulations.finish_time_order import EstimatedFinishTimeRatio
+from bloxopt.formulations.orders.finish_time_order import EstimatedFinishTimeRatio
 
 
 def finish_time_order(backfill: bool = False, largest_first: bool = True, **options: Any) -> Policy:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bloxopt.formulations import Capacity, PairedShares, Policy, TimeShare
-from bloxopt.formulations.gandiva import RandomPairs
+from bloxopt.formulations.systems.gandiva import RandomPairs
 
 
 def gandiva(keep: float = 1.0, blindly: bool = True, seed: int = 0, **options: Any) -> Policy:

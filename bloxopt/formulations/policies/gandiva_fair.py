@@ -16,7 +16,7 @@ def gandiva_fair(
 ) -> Policy:
     """Users (tenants) share each GPU type by their ``tickets`` and trade types where both gain (EuroSys 2020).
 
-    See :class:`~bloxopt.formulations.generation_trading.GenerationTrading` for ``trade`` and ``price``.
+    See :class:`~bloxopt.formulations.systems.generation_trading.GenerationTrading` for ``trade`` and ``price``.
     """
     return Policy(
         objective=GenerationTrading(tickets, trade, price),

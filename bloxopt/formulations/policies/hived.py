@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from bloxopt.errors import FormulationError
-from bloxopt.formulations.guaranteed_first import GuaranteedFirst
-from bloxopt.formulations.order_keys import Arrival, AttainedService, OrderKey, ShortestRemaining
+from bloxopt.formulations.orders.order_keys import Arrival, AttainedService, OrderKey, ShortestRemaining
 from bloxopt.formulations.policy import Policy
+from bloxopt.formulations.systems.guaranteed_first import GuaranteedFirst
 
 _ORDERS: Mapping[str, type[OrderKey]] = {"fifo": Arrival, "las": AttainedService, "srtf": ShortestRemaining}
 

@@ -11,7 +11,7 @@ def strategy_proof(discount: Literal["auto", "exact", "prices"] = "auto", **opti
     """The partial allocation mechanism (Cole, Gkatzelis & Goel, EC 2013): no job gains by misreporting its throughputs.
 
     ``discount`` is worked out exactly (one program a job) or from the prices of one program; see
-    :class:`~bloxopt.formulations.partial_allocation.PartialAllocation`.
+    :class:`~bloxopt.formulations.systems.partial_allocation.PartialAllocation`.
     """
     return Policy(
         objective=PartialAllocation(discount),

@@ -16,7 +16,7 @@ def themis(
 ) -> Policy:
     """Auction GPUs whose lease ended among the ``1 − fairness`` of the jobs with the worst finish-time ratio (Themis).
 
-    ``lease`` in seconds, or ``lease_rounds`` rounds; see :class:`~bloxopt.formulations.lease_auction.LeaseAuction`.
+    ``lease`` in seconds, or ``lease_rounds`` rounds; see :class:`~bloxopt.formulations.LeaseAuction`.
     Gavel's and Shockwave's "Themis" is the policy ``finish_time_fairness``.
     """
     return Policy(

@@ -11,9 +11,14 @@ from bloxopt.errors import FormulationError
 from bloxopt.formulations.objectives import Objective
 from bloxopt.formulations.packing import Packing, Room
 from bloxopt.formulations.program import Program
-from bloxopt.formulations.remaining_estimates import AtPresentRate, RemainingEstimate, check_estimate, seconds_left
 from bloxopt.formulations.session import Outcome, Session
 from bloxopt.formulations.space import AllocationSpace
+from bloxopt.formulations.systems.remaining_estimates import (
+    AtPresentRate,
+    RemainingEstimate,
+    check_estimate,
+    seconds_left,
+)
 from bloxopt.jobs import BoolArray, FloatArray, IntArray
 from bloxopt.solvers.base import Termination
 

@@ -13,7 +13,7 @@ from bloxopt.cluster import Cluster
 from bloxopt.errors import FormulationError
 from bloxopt.formulations.checks import shown
 from bloxopt.formulations.objectives import Objective
-from bloxopt.formulations.order_keys import Arrival, OrderKey, key_of
+from bloxopt.formulations.orders.order_keys import Arrival, OrderKey, key_of
 from bloxopt.formulations.packing import Packing
 from bloxopt.formulations.session import Outcome, Session
 from bloxopt.formulations.space import AllocationSpace

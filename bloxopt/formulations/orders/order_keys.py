@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from bloxopt.errors import FormulationError, guarded
 from bloxopt.formulations.checks import checked_flag, real_numbers, shown
+from bloxopt.formulations.orders.size_estimates import check_estimate_error, estimated_steps, seconds_as_requested
 from bloxopt.formulations.progress import ProgressDependent
-from bloxopt.formulations.size_estimates import check_estimate_error, estimated_steps, seconds_as_requested
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import FloatArray
 

@@ -16,7 +16,6 @@ import numpy as np
 
 from bloxopt.errors import FormulationError
 from bloxopt.formulations.affine import Affine
-from bloxopt.formulations.entities import EntityTree
 from bloxopt.formulations.expressions import ExpressionLike, build_affine
 from bloxopt.formulations.levels import Cut
 from bloxopt.formulations.measures import NormalizedThroughput
@@ -26,6 +25,7 @@ from bloxopt.formulations.progress import depends_on_progress
 from bloxopt.formulations.session import Outcome, Session
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.formulations.sums import sum_by
+from bloxopt.formulations.systems.entities import EntityTree
 from bloxopt.formulations.water_filling import fill, gpu_guess
 from bloxopt.jobs import BoolArray, FloatArray, IntArray
 
@@ -34,7 +34,7 @@ _ROOT_STEPS = 200
 
 @dataclass(frozen=True, eq=False)
 class HierarchicalFairness(Objective):
-    """Water filling over a tree of ``entities`` (see :class:`~bloxopt.formulations.entities.EntityTree`).
+    """Water filling over a tree of ``entities`` (see :class:`~bloxopt.formulations.systems.entities.EntityTree`).
 
     ``expression`` measures each job, without its weight: jobs of a ``fairness`` leaf rise at speeds proportional to
     their priority weights, those of a ``fifo`` leaf one after another in order of arrival. ``entities`` None makes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bloxopt.formulations.order_keys import OrderKey
+from bloxopt.formulations.orders.order_keys import OrderKey
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import FloatArray
 

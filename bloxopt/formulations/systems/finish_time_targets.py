@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from bloxopt.formulations.predicted_work import PredictedWork
 from bloxopt.formulations.space import AllocationSpace
+from bloxopt.formulations.systems.predicted_work import PredictedWork
 from bloxopt.jobs import FloatArray
 
 MOMENTUM = 0.9

@@ -8,12 +8,17 @@ import numpy as np
 
 from bloxopt.formulations.affine import Affine
 from bloxopt.formulations.expressions import per_job
-from bloxopt.formulations.marginal_gain import climb, total_seconds
 from bloxopt.formulations.objectives import Objective
 from bloxopt.formulations.program import Program
-from bloxopt.formulations.remaining_estimates import AtPresentRate, RemainingEstimate, check_estimate, seconds_left
 from bloxopt.formulations.session import Outcome, Session, outcome_of
 from bloxopt.formulations.space import AllocationSpace
+from bloxopt.formulations.systems.marginal_gain import climb, total_seconds
+from bloxopt.formulations.systems.remaining_estimates import (
+    AtPresentRate,
+    RemainingEstimate,
+    check_estimate,
+    seconds_left,
+)
 from bloxopt.jobs import FloatArray
 
 

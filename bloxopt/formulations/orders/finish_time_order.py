@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bloxopt.formulations.checks import checked_flag
-from bloxopt.formulations.order_keys import OrderKey, ShortestRemaining
+from bloxopt.formulations.orders.order_keys import OrderKey, ShortestRemaining
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import FloatArray
 

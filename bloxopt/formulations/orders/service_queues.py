@@ -10,7 +10,7 @@ import numpy as np
 
 from bloxopt.errors import FormulationError
 from bloxopt.formulations.checks import checked_amount, checked_flag, shown
-from bloxopt.formulations.order_keys import OrderKey
+from bloxopt.formulations.orders.order_keys import OrderKey
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import FloatArray, IntArray
 

@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 
 from bloxopt.errors import FormulationError, InfeasibleError
 from bloxopt.formulations.checks import checked_amount, shown
-from bloxopt.formulations.finish_time_targets import fair_share, finish_time_targets
 from bloxopt.formulations.objectives import Objective
 from bloxopt.formulations.packing import Packing
-from bloxopt.formulations.predicted_work import PredictedWork, predict_work
 from bloxopt.formulations.program import Program
 from bloxopt.formulations.session import Outcome, Session, Solved
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.formulations.sums import sum_by
-from bloxopt.formulations.window_program import WindowWelfare
-from bloxopt.formulations.window_rounds import rounds_of_window
+from bloxopt.formulations.systems.finish_time_targets import fair_share, finish_time_targets
+from bloxopt.formulations.systems.predicted_work import PredictedWork, predict_work
+from bloxopt.formulations.systems.window_program import WindowWelfare
+from bloxopt.formulations.systems.window_rounds import rounds_of_window
 from bloxopt.jobs import BoolArray, FloatArray, IntArray
 from bloxopt.solvers.base import Termination
 
@@ -36,7 +36,7 @@ _MEMORY = "nash_window"
 class NashWelfareWindow(Objective):
     """Who runs in the coming round, by the welfare of a window of ``rounds`` rounds (Shockwave).
 
-    The window maximises :class:`~bloxopt.formulations.window_program.WindowWelfare` (``points``, ``origin``,
+    The window maximises :class:`~bloxopt.formulations.systems.window_program.WindowWelfare` (``points``, ``origin``,
     ``makespan_weight`` per second). First every job is to keep its finish-time target:
     ``now + T·round + (remaining_j − v_j)⁺ / share ≤ largest_ratio · target_j``. Where not all can, those rows are
     dropped and a job whose ratio ``ρ_j = (now + remaining_j / share) / target_j`` exceeds ``largest_ratio`` weighs

@@ -8,9 +8,9 @@ import numpy as np
 
 from bloxopt.errors import FormulationError
 from bloxopt.formulations.checks import checked_amount, checked_flag, shown
-from bloxopt.formulations.duration_distribution import DurationDistribution
-from bloxopt.formulations.order_keys import OrderKey
-from bloxopt.formulations.service_queues import service_per_second
+from bloxopt.formulations.orders.duration_distribution import DurationDistribution
+from bloxopt.formulations.orders.order_keys import OrderKey
+from bloxopt.formulations.orders.service_queues import service_per_second
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import FloatArray
 

@@ -78,7 +78,7 @@ class LocalCluster:
         self.user = _account(user)
         self.workdirs = (self.work, *(each.absolute() for each in workdirs))
         self._policy, self._round_seconds, self._round_end = policy, float(round_seconds), round_end
-        self._port = port or _free_port()
+        self._port = _free_port(port)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._people: People | None = None
         self.wanted = threading.Event()
@@ -115,8 +115,8 @@ class LocalCluster:
         self._until(self._answers, "the scheduler did not answer")
         people = self._people = People(self.url, self.environment["BLOXOPT_TOKEN"])
         for view in people.get("/v1/nodes"):
-            if view["state"] == "drained":  # by stop(), so that no job was running
-                people.post(f"/v1/nodes/{view['name']}/undrain")
+            # Drained by stop(), which does not show as long as a node is lost.
+            people.post(f"/v1/nodes/{view['name']}/undrain")
         for node in self.nodes:
             self._start_agent(people, node.name, f"{node.num_gpus}x{node.gpu_type}")
         names = {node.name for node in self.nodes}
@@ -210,7 +210,8 @@ class LocalCluster:
 
     def _last_words(self, name: str) -> str:
         lines = self._log(name).read_text(errors="replace").strip().splitlines()
-        return lines[-1].removeprefix("error: ") if lines else "it said nothing"
+        telling = [line for line in lines if '"level": "info"' not in line] or lines
+        return telling[-1].removeprefix("error: ") if telling else "it said nothing"
 
     def _answers(self) -> bool:
         if not self.token_file.exists() or not self.token_file.read_text().strip():
@@ -274,11 +275,16 @@ def _write_secret(path: Path, text: str) -> None:
         file.write(f"{text}\n")
 
 
-def _free_port() -> int:
+def _free_port(port: int) -> int:
+    """This port, or any for 0. Raises InputError where another program listens on it."""
     with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            one.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise InputError(f"the scheduler cannot listen on 127.0.0.1:{port}: {error.strerror}") from None
+        free: int = one.getsockname()[1]
+        return free
 
 
 def _end(process: subprocess.Popen[bytes], patience: float = 15.0) -> None:

@@ -59,12 +59,12 @@ def _from_file(name: str) -> Any:
     module_name = f"bloxopt_policy_file_{path.stem}"
     spec = importlib.util.spec_from_file_location(module_name, path)
     assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     # Dataclasses and pickling look a class's module up by name.
     sys.modules[module_name] = module
     with guarded(f"policy {name!r}: {file} cannot be imported: it", ConfigError):
-        spec.loader.exec_module(module)
+        # Compiled here, so that nothing is written beside the user's file.
+        exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
     if not hasattr(module, attribute):
         own = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         raise ConfigError(f"policy {name!r}: {file} defines no {attribute!r}: {unknown_name(attribute, own)}")

@@ -199,6 +199,8 @@ def test_ctrl_c_ends_with_130_and_leaves_no_half_result(command, tmp_path):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # A shell that runs the tests in the background has them, and all below, ignore Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     wait_until_it_has_worked(process, 3.0)
     assert process.poll() is None

@@ -14,8 +14,8 @@ from bloxopt.formulations.allocation import CHECK_TOLERANCE, Allocation, violati
 from bloxopt.formulations.constraints import Capacity, TimeShare
 from bloxopt.formulations.constraints.base import name_blocks
 from bloxopt.formulations.policy import Policy
-from bloxopt.formulations.program import Program
 from bloxopt.formulations.resuming import Resolver
+from bloxopt.formulations.session import built_program
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import FloatArray
 from bloxopt.selection.base import Plan
@@ -138,17 +138,12 @@ def _without_solver(policy: Policy, space: AllocationSpace, previous: Plan | Non
     if policy.pair_threshold is None:
         space = space.alone()
     named = name_blocks(policy.blocks)
-    program = Program(space)
     try:
-        for name, block in named.items():
-            program.block = name
-            block.build(space, program)
+        program = built_program(space, named)
     except BloxoptError as error:
         failures.append(f"the blocks cannot be built: {error}")
         named = name_blocks([Capacity(), TimeShare()])
-        program = Program(space)
-        for block in named.values():
-            block.build(space, program)
+        program = built_program(space, named)
     rung, most = Rung.GREEDY, None
     if previous is not None and previous.share.any():
         rung, most = Rung.CARRIED_OVER, carried_over(space, previous)

@@ -12,6 +12,7 @@ from bloxopt.errors import BloxoptError
 from bloxopt.formulations.constraints.base import Constraint, excess, name_blocks
 from bloxopt.formulations.policy import Policy
 from bloxopt.formulations.program import Program
+from bloxopt.formulations.session import built_program
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import FloatArray
 from bloxopt.solvers.base import Solver
@@ -40,9 +41,7 @@ def sensitivity(
     sign = -1.0 if policy.objective.minimised else 1.0
     rows = []
     for name, block in name_blocks(policy.blocks).items():
-        program = Program(space)
-        program.block = name
-        block.build(space, program)
+        program = built_program(space, {name: block})
         upper = program.compile_rows().row_upper
         labels = [label for family in program.families for label in family.row_labels()]
         price = duals[name].to_numpy() if name in duals else np.full(len(upper), np.nan)

@@ -102,12 +102,7 @@ class Session:
         self.solve_seconds = 0.0
         self.solver_name = str(getattr(solver, "name", type(solver).__name__))
         self._started = time.perf_counter()
-        self._base = Program(space)
-        for name, block in constraints.items():
-            self._base.block = name
-            with guarded(f"constraint block {name}: build(space, program)", FormulationError):
-                block.build(space, self._base)
-        self._base.block = "program"
+        self._base = built_program(space, constraints)
         self._paid = np.zeros(space.num_columns, dtype=bool)
 
     @property
@@ -215,6 +210,20 @@ class Session:
         self.num_solves += 1
         self.solver_name = result.solver or self.solver_name
         return result
+
+
+def built_program(space: AllocationSpace, constraints: Mapping[str, Constraint]) -> Program:
+    """A program with the rows of the blocks, each filed under its name.
+
+    Raises :class:`~bloxopt.errors.FormulationError` naming a block that cannot be built.
+    """
+    program = Program(space)
+    for name, block in constraints.items():
+        program.block = name
+        with guarded(f"constraint block {name}: build(space, program)", FormulationError):
+            block.build(space, program)
+    program.block = "program"
+    return program
 
 
 def outcome_of(solved: Solved) -> Outcome:

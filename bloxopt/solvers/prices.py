@@ -19,9 +19,9 @@ from scipy.sparse import csc_array
 
 from bloxopt.jobs import BoolArray, FloatArray, IntArray
 from bloxopt.solvers.backend import BackEnd
-from bloxopt.solvers.base import Capabilities, SolverOptions, Start, Termination
+from bloxopt.solvers.base import SolverOptions, Start, Termination
 from bloxopt.solvers.check import DEFAULT_MIP_GAP
-from bloxopt.solvers.highs_direct import highs_termination, prepared_highspy, run_highs
+from bloxopt.solvers.highs_direct import HIGHS, highs_termination, prepared_highspy, run_highs
 from bloxopt.solvers.presolve import Answer
 
 if TYPE_CHECKING:
@@ -369,16 +369,7 @@ PRICES = BackEnd(
     name="prices",
     package="highspy",
     module="highspy",
-    capabilities=Capabilities(
-        mip=True,
-        duals=True,
-        warm_start=True,
-        time_limit=True,
-        mip_gap=True,
-        threads=True,
-        seed=True,
-        incremental=True,
-    ),
+    capabilities=HIGHS.capabilities,
     run=_run,
     resume=_resume,
 )

@@ -1,0 +1,49 @@
+"""What jobs have had: time on GPUs, and steps."""
+
+from __future__ import annotations
+
+from bloxopt.runtime.live.state import LiveState
+from bloxopt.runtime.live.terms import Spell
+from bloxopt.runtime.store import JobRecord
+
+
+class Booking(LiveState):
+    """Keeps account of the time that jobs have GPUs, and of the steps that they report."""
+
+    def book(self, job: JobRecord) -> None:
+        """Within a change: add the time since the last booking to what the job has had.
+
+        A job has its GPUs from when an agent was told of it until its runs have ended. Steps are those that it reports.
+        """
+        runs = [run for run in self.unended(job) if run.told]
+        if not runs:
+            self._booked.pop(job.job_id, None)
+            return
+        now = self.clock.monotonic()
+        seconds = now - self._booked.get(job.job_id, now)
+        self._booked[job.job_id] = now
+        gpus = sum(len(run.gpus) for run in runs)
+        job.attained_seconds += seconds
+        job.attained_service += seconds * gpus
+        if seconds > 0:
+            self._spells.append(Spell(job.job_id, runs[0].gpu_type, gpus, seconds))
+        self.book_steps(job, runs[0].attempt)
+        self.save_job(job)
+
+    def book_steps(self, job: JobRecord, attempt: int) -> None:
+        """Within a change: the job is as far as its ``attempt`` has reported.
+
+        Only the last attempt that was told reports anything: others wait until it is over.
+        """
+        watches = [self.watches[run.key] for run in self._of_job[job.job_id] if run.attempt == attempt]
+        steps = [watch.steps for watch in watches if watch.steps is not None]
+        if steps:
+            job.steps = max(steps)
+        rates = [watch.steps_per_second for watch in watches if watch.steps_per_second is not None]
+        if rates:
+            job.steps_per_second = max(rates)
+
+    def take_spells(self) -> list[Spell]:
+        """What ran and was booked since this was last asked for."""
+        spells, self._spells = self._spells, []
+        return spells

@@ -6,7 +6,8 @@ import importlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from bloxopt.errors import UnknownNameError
+from bloxopt.arguments import check_options
+from bloxopt.errors import BloxoptError, InputError, UnknownNameError, guarded
 
 
 class Registry:
@@ -31,6 +32,20 @@ class Registry:
             target = getattr(importlib.import_module(module), attribute)
             self._entries[name] = target
         return target
+
+    def make(
+        self, name: str, options: Mapping[str, Any], what: str = "", error: type[BloxoptError] = InputError
+    ) -> Any:
+        """A new object of the class or factory registered under ``name``, with ``options``.
+
+        Raises :class:`UnknownNameError`, and ``error``, which says ``what`` it is about (default: kind and name), for
+        options that it does not take or cannot work with.
+        """
+        factory = self.get(name)
+        what = what or f"{self.kind} {name!r}"
+        check_options(factory, options, what, error)
+        with guarded(what, error):
+            return factory(**options)
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and name in self._entries

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bloxopt.admission.base import AcceptAll, Admission
-from bloxopt.arguments import check_options
-from bloxopt.errors import InputError, guarded
+from bloxopt.errors import InputError
 from bloxopt.registry import Registry
 
 ADMISSIONS = Registry(
@@ -32,11 +31,7 @@ def get_admission(admission: str | Admission, /, **options: Any) -> Admission:
     options that it does not take and for what is no admission.
     """
     if isinstance(admission, str):
-        kind = ADMISSIONS.get(admission)
-        what = f"admission {admission!r}"
-        check_options(kind, options, what)
-        with guarded(what):
-            made: Admission = kind(**options)
+        made: Admission = ADMISSIONS.make(admission, options)
         return made
     if isinstance(admission, type) or not callable(getattr(admission, "decide", None)):
         raise InputError(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from bloxopt.arguments import check_options
-from bloxopt.errors import ConfigError, guarded
+from bloxopt.errors import ConfigError
 from bloxopt.hosts.base import HostAllocation, Hosts
 from bloxopt.hosts.profiles import SensitivityProfile, SensitivityProfiles, as_profiles
 from bloxopt.hosts.rates import HostRates
@@ -25,10 +24,8 @@ def get_host_allocation(name: str, /, **options: object) -> HostAllocation:
     Raises :class:`~bloxopt.errors.UnknownNameError` for another name and :class:`~bloxopt.errors.ConfigError` for
     options that it does not take.
     """
-    kind = HOST_ALLOCATIONS.get(name)
-    check_options(kind, options, f"host_allocation_options: host allocation {name!r}", ConfigError)
-    with guarded(f"host allocation {name!r}", ConfigError):
-        allocation: HostAllocation = kind(**options)
+    what = f"host_allocation_options: host allocation {name!r}"
+    allocation: HostAllocation = HOST_ALLOCATIONS.make(name, options, what, ConfigError)
     return allocation
 
 

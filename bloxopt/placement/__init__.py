@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from bloxopt.arguments import check_options
-from bloxopt.errors import InputError, guarded
+from bloxopt.errors import InputError
 from bloxopt.placement.strategy import Found, Offer, Strategy
 from bloxopt.registry import Registry
 
@@ -47,9 +47,7 @@ def get_placement(placement: str | Strategy, what: str = "placement", /, **optio
             check_options(lambda: None, options, f"{what} {placement!r}")
             strategy: Strategy = found
             return strategy
-        check_options(found, options, f"{what} {placement!r}")
-        with guarded(f"{what} {placement!r}"):
-            strategy = found(**options)
+        strategy = PLACEMENTS.make(placement, options, f"{what} {placement!r}")
         return strategy
     if isinstance(placement, type):
         name = placement.__qualname__

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from bloxopt.arguments import check_options
-from bloxopt.errors import ConfigError, guarded
+from bloxopt.errors import ConfigError
 from bloxopt.registry import Registry
 from bloxopt.selection.base import Decision, Plan, Queue, RoundSelector, Selection
 
@@ -23,10 +22,7 @@ def get_selector(name: str, /, **options: object) -> RoundSelector:
     Raises :class:`~bloxopt.errors.UnknownNameError` for another kind and :class:`~bloxopt.errors.ConfigError` for
     options that it does not take.
     """
-    kind = SELECTORS.get(name)
-    check_options(kind, options, f"selector_options: selector {name!r}", ConfigError)
-    with guarded(f"selector {name!r}", ConfigError):
-        selector: RoundSelector = kind(**options)
+    selector: RoundSelector = SELECTORS.make(name, options, f"selector_options: selector {name!r}", ConfigError)
     return selector
 
 

@@ -153,10 +153,6 @@ class SolverResult:
     refusal: str = ""
 
     @property
-    def has_solution(self) -> bool:
-        return self.x is not None
-
-    @property
     def gap(self) -> float | None:
         """Relative distance between objective and bound, None if either is unknown."""
         if self.objective is None or self.bound is None:

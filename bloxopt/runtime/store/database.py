@@ -23,16 +23,20 @@ _LOCK_NUMBER = 0x626C6F78
 
 
 def open_engine(url: str) -> sa.Engine:
-    """An engine for ``url``, a path of a SQLite file or a ``sqlite:///`` or ``postgresql://`` URL; makes the tables.
+    """An engine for ``url``, a path of a SQLite file or a ``sqlite:///`` or ``postgresql://`` URL.
 
-    Raises :class:`~bloxopt.errors.StoreError` for other kinds of databases, ones that cannot be opened, and those of a
-    newer bloxopt.
+    Raises :class:`~bloxopt.errors.StoreError` for other kinds of databases, and files that cannot be opened.
     """
     parsed = _parsed(url)
     if parsed.get_backend_name() == "sqlite":
-        return _prepared(_sqlite(parsed), str(parsed.database))
-    engine = sa.create_engine(parsed, pool_pre_ping=True, pool_size=5, max_overflow=5)
-    return _prepared(engine, parsed.render_as_string(hide_password=True))
+        return _sqlite(parsed)
+    return sa.create_engine(parsed, pool_pre_ping=True, pool_size=5, max_overflow=5)
+
+
+def name_of(engine: sa.Engine) -> str:
+    """What messages call the database: its file, or its URL without the password."""
+    url = engine.url
+    return str(url.database) if engine.dialect.name == "sqlite" else url.render_as_string(hide_password=True)
 
 
 def _parsed(url: str) -> sa.URL:
@@ -67,7 +71,8 @@ def _sqlite(url: sa.URL) -> sa.Engine:
     @sa.event.listens_for(engine, "connect")
     def _settings(connection: Any, _: Any) -> None:
         connection.isolation_level = None  # transactions are begun below, not by the driver when it sees fit
-        for setting in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+        # The first holds for a new file alone; without it a file never becomes smaller.
+        for setting in ("auto_vacuum=INCREMENTAL", "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
             connection.execute(f"PRAGMA {setting}")
 
     @sa.event.listens_for(engine, "begin")
@@ -77,24 +82,42 @@ def _sqlite(url: sa.URL) -> sa.Engine:
     return engine
 
 
-def _prepared(engine: sa.Engine, name: str) -> sa.Engine:
-    """The engine with the tables made; raises for a schema that this version does not know."""
+def prepare(engine: sa.Engine, upgrade: bool) -> None:
+    """Make the tables, or bring those of an older bloxopt up to date if ``upgrade``: the scheduler's alone to do.
+
+    Raises :class:`~bloxopt.errors.StoreError` for a database that does not work, or is of a newer bloxopt.
+    """
+    name = name_of(engine)
     with failures(f"database {name}"), engine.execution_options(writes=True).begin() as connection:
         if sa.inspect(connection).has_table(schema.meta.name):
             row = connection.execute(
                 sa.select(schema.meta.c.value).where(schema.meta.c.name == "schema_version")
             ).first()
-            found = None if row is None else str(row[0])
-            if found != str(schema.SCHEMA_VERSION):
-                newer = found is not None and found.isdecimal() and int(found) > schema.SCHEMA_VERSION
-                raise StoreError(
-                    f"database {name} has schema version {found}, and this bloxopt knows {schema.SCHEMA_VERSION}: "
-                    + ("upgrade bloxopt" if newer else "it was not made by bloxopt, so use another database")
-                )
+            version = _version(None if row is None else str(row[0]), name)
+            if upgrade and version < schema.SCHEMA_VERSION:
+                _upgrade(connection, version)
         else:
             schema.metadata.create_all(connection)
             connection.execute(schema.meta.insert().values(name="schema_version", value=str(schema.SCHEMA_VERSION)))
-    return engine
+
+
+def _version(found: str | None, name: str) -> int:
+    """The version of the schema; raises for one that this version does not know."""
+    version = int(found) if found is not None and found.isdecimal() else 0
+    if not 1 <= version <= schema.SCHEMA_VERSION:
+        raise StoreError(
+            f"database {name} has schema version {found}, and this bloxopt knows {schema.SCHEMA_VERSION}: "
+            + ("upgrade bloxopt" if version else "it was not made by bloxopt, so use another database")
+        )
+    return version
+
+
+def _upgrade(connection: sa.Connection, version: int) -> None:
+    for step in range(version + 1, schema.SCHEMA_VERSION + 1):
+        for statement in schema.MIGRATIONS[step]:
+            connection.exec_driver_sql(statement)
+    latest = schema.meta.update().where(schema.meta.c.name == "schema_version")
+    connection.execute(latest.values(value=str(schema.SCHEMA_VERSION)))
 
 
 @contextmanager
@@ -123,14 +146,14 @@ class Ownership:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 self.close()
-                raise _taken(str(engine.url.database)) from None
+                raise _taken(name_of(engine)) from None
             except OSError as error:
                 raise StoreError(f"{path}: {error.strerror}") from None
         else:
             self._take()
 
     def _take(self) -> None:
-        name = self._engine.url.render_as_string(hide_password=True)
+        name = name_of(self._engine)
         with failures(f"database {name}"):
             self._connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
             if not self._connection.scalar(sa.select(sa.func.pg_try_advisory_lock(_LOCK_NUMBER))):

@@ -140,7 +140,10 @@ class Change:
 
 @dataclass(slots=True)
 class Facts:
-    """What a scheduler needs to go on: jobs that are not final, their runs, every node, and the latest time noted."""
+    """What a scheduler needs to go on: jobs that are not final, their runs, every node, and the latest time noted.
+
+    ``finished_jobs`` counts those that are over, pruned ones too.
+    """
 
     jobs: list[JobRecord]
     runs: list[RunRecord]
@@ -151,7 +154,8 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class TokenRecord:
-    """A token without its secret. ``subject`` is the user or node it stands for."""
+    """A token without its secret. ``subject`` is the user or node it stands for. ``last_used_at`` (s) is stored now and
+    then, so it may be some minutes behind after the scheduler was killed."""
 
     token_id: str
     role: str
@@ -160,3 +164,4 @@ class TokenRecord:
     created_at: float
     expires_at: float | None = None
     revoked_at: float | None = None
+    last_used_at: float | None = None

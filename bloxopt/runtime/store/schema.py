@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+
+MIGRATIONS: dict[int, tuple[str, ...]] = {
+    2: ("ALTER TABLE tokens ADD COLUMN last_used_at DOUBLE PRECISION",),
+}
+"""Statements that make a schema of each version from the one before: the same for SQLite and PostgreSQL."""
+
+PRUNED_JOBS = "pruned_jobs"
+"""Name in ``meta`` of how many finished jobs have been pruned."""
 
 metadata = sa.MetaData()
 
@@ -88,6 +96,7 @@ tokens = sa.Table(
     sa.Column("created_at", sa.Double, nullable=False),
     sa.Column("expires_at", sa.Double),
     sa.Column("revoked_at", sa.Double),
+    sa.Column("last_used_at", sa.Double),
 )
 
 events = sa.Table(

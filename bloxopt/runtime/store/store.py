@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from bloxopt.errors import StoreError
 from bloxopt.runtime.messages import GpuInfo, JobSpec, JobStatus, RunState
 from bloxopt.runtime.store import schema
-from bloxopt.runtime.store.database import Ownership, failures, open_engine
+from bloxopt.runtime.store.database import Ownership, failures, open_engine, prepare
 from bloxopt.runtime.store.facts import FINAL, Change, Event, Facts, JobRecord, NodeRecord, RunRecord, TokenRecord
 
 _JOB_FIXED = ("job_id", "user", "spec", "submitted_at", "submission_key")
@@ -38,8 +39,9 @@ class Store:
         try:
             if owned:
                 self._ownership = Ownership(self._engine)
+            prepare(self._engine, upgrade=owned)
         except StoreError:
-            self._engine.dispose()
+            self.close()
             raise
 
     def close(self) -> None:
@@ -70,6 +72,39 @@ class Store:
                 if change.events:
                     connection.execute(schema.events.insert(), [event._asdict() for event in change.events])
 
+    @contextmanager
+    def writing(self, failure: str) -> Iterator[sa.Connection]:
+        """A transaction that writes; ``failure`` is what to say where it fails. Others wait as long as it takes."""
+        with self._write_lock:
+            if self._ownership is not None:
+                self._ownership.check()
+            with failures(failure), self._writer.begin() as connection:
+                yield connection
+
+    @contextmanager
+    def reading(self, failure: str) -> Iterator[sa.Connection]:
+        """A connection that only reads, and holds nobody up."""
+        with failures(failure), self._engine.connect() as connection:
+            yield connection
+
+    @property
+    def path(self) -> Path | None:
+        """The file of a SQLite database, None for PostgreSQL."""
+        url = self._engine.url
+        return Path(str(url.database)) if url.get_backend_name() == "sqlite" else None
+
+    def give_back(self, pages: int) -> None:
+        """Make a SQLite file smaller, by so many of its free pages at most."""
+        with self._write_lock, failures("the database was not made smaller"):
+            connection = self._engine.raw_connection()
+            try:
+                # As a script: a statement that is only begun gives back one page.
+                connection.cursor().executescript(f"PRAGMA incremental_vacuum({int(pages)})")
+            except sqlite3.Error as error:
+                raise StoreError(f"the database was not made smaller: {error}") from error
+            finally:
+                connection.close()
+
     def _upsert(
         self, connection: sa.Connection, table: sa.Table, rows: list[dict[str, Any]], fixed: Sequence[str]
     ) -> None:
@@ -93,13 +128,14 @@ class Store:
                 .where(unfinished, sa.or_(runs.c.attempt == jobs.c.attempt, runs.c.ended_at.is_(None)))
             )
             hosts = connection.execute(sa.select(nodes).order_by(nodes.c.registered_at, nodes.c.name))
-            finished = connection.scalar(sa.select(sa.func.count()).select_from(jobs).where(~unfinished))
+            finished = connection.scalar(sa.select(sa.func.count()).select_from(jobs).where(~unfinished)) or 0
+            pruned = connection.scalar(sa.select(schema.meta.c.value).where(schema.meta.c.name == schema.PRUNED_JOBS))
             latest = connection.scalar(sa.select(sa.func.max(schema.events.c.time)))
             return Facts(
                 [_job(row) for row in found.mappings()],
                 [_run(row) for row in kept.mappings()],
                 [_node(row) for row in hosts.mappings()],
-                finished or 0,
+                finished + int(pruned or 0),
                 latest or 0.0,
             )
 
@@ -178,6 +214,19 @@ class Store:
                 .values(revoked_at=now)
             )
         return token if token.revoked_at is not None else replace(token, revoked_at=now)
+
+    def note_tokens_used(self, times: Mapping[str, float]) -> None:
+        """Store when tokens were last used (s), by token id."""
+        if not times:
+            return
+        tokens = schema.tokens
+        statement = (
+            tokens.update()
+            .where(tokens.c.token_id == sa.bindparam("which"))
+            .values(last_used_at=sa.bindparam("last_used_at"))
+        )
+        with self.writing("the use of tokens was not stored") as connection:
+            connection.execute(statement, [{"which": name, "last_used_at": at} for name, at in times.items()])
 
 
 def backup(url: str, target: str | Path) -> None:

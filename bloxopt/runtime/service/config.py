@@ -24,6 +24,7 @@ from bloxopt.solvers.registry import check_solver
 
 Seconds = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
+Days = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 
 
 class Section(BaseModel):
@@ -83,6 +84,16 @@ class LimitsSection(Section):
     long_poll_seconds: Seconds = 30.0
 
 
+class RetentionSection(Section):
+    """Days that the past is kept, 0: for ever. Output of a job and the job itself, counted from its end; events. Looked
+    after every ``interval_seconds``. Output goes with its job at the latest."""
+
+    output_days: Days = 30.0
+    events_days: Days = 90.0
+    jobs_days: Days = 365.0
+    interval_seconds: Seconds = 3600.0
+
+
 class ServerSection(Section):
     """Where the service listens, and the files of its certificate and key for TLS."""
 
@@ -115,6 +126,7 @@ class ServiceConfig(Section):
     rounds: RoundsSection = RoundsSection()
     leases: LeasesSection = LeasesSection()
     limits: LimitsSection = LimitsSection()
+    retention: RetentionSection = RetentionSection()
     server: ServerSection = ServerSection()
 
     @field_validator("policy", "admission", "placement", "selector", mode="before")

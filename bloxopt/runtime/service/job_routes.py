@@ -199,6 +199,8 @@ async def logs(
             break
         await asyncio.sleep(_LOOK_AGAIN)
         job = await run_in_threadpool(service.live.find, job_id)
+    if piece.end == 0 and await run_in_threadpool(service.logs.is_pruned, job_id):
+        raise HTTPException(410, f"the output of job {job_id!r} was pruned: it is kept for a time after a job's end")
     headers = {
         "Bloxopt-Offset": str(piece.offset),
         "Bloxopt-Next-Offset": str(piece.offset + len(piece.data)),

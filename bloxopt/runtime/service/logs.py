@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +19,10 @@ class Piece(NamedTuple):
     data: bytes
     offset: int
     end: int
+
+
+_PRUNED = "pruned"
+"""An empty file in the folder of a job whose output is no longer kept, so that this can be said."""
 
 
 class LogFolder:
@@ -32,7 +39,11 @@ class LogFolder:
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise StoreError(f"{self.folder}: {error.strerror}") from None
+            raise StoreError(f"logs {self.folder}: {error.strerror}: name a folder that can be made") from None
+        if not os.access(self.folder, os.R_OK | os.W_OK | os.X_OK):
+            raise StoreError(
+                f"logs {self.folder}: the scheduler may not write there: give it the folder, or name another"
+            )
 
     def append(self, job_id: str, attempt: int, rank: int, offset: int, data: bytes) -> int:
         """Add output that begins at ``offset``; returns how much there is now.
@@ -90,6 +101,44 @@ class LogFolder:
                 return Piece(data, begin, end)
             except OSError as error:
                 raise StoreError(f"output cannot be read: {error.strerror}") from None
+
+    def jobs(self) -> Iterator[str]:
+        """The jobs of which there is output, by the names of the folders."""
+        try:
+            with os.scandir(self.folder) as entries:
+                found = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        except OSError as error:
+            raise StoreError(f"output cannot be listed: {error.strerror}") from None
+        for name in found:
+            if not self.is_pruned(name):
+                yield name
+
+    def is_pruned(self, job_id: str) -> bool:
+        """Whether the job had output that is no longer kept."""
+        return (self.folder / job_id / _PRUNED).exists()
+
+    def prune(self, job_id: str) -> int:
+        """Delete the output of a job that is over; returns how many bytes it was."""
+        place = self.folder / job_id
+        if not place.is_dir():
+            return 0
+        try:
+            # First, so that whoever reads meanwhile is told why there is less.
+            (place / _PRUNED).touch(mode=0o600)
+            size = 0
+            for attempt in place.iterdir():
+                if attempt.name.isdecimal():
+                    size += sum(path.lstat().st_size for path in attempt.iterdir())
+                    shutil.rmtree(attempt)
+            return size
+        except OSError as error:
+            raise StoreError(f"output of job {job_id} cannot be deleted: {error.strerror}") from None
+
+    def forget(self, job_id: str) -> None:
+        """Forget that a job had output which was pruned."""
+        with contextlib.suppress(OSError):
+            (self.folder / job_id / _PRUNED).unlink(missing_ok=True)
+            (self.folder / job_id).rmdir()
 
     def _lock(self, job_id: str, attempt: int, rank: int) -> threading.Lock:
         return self._locks[hash((job_id, attempt, rank)) % len(self._locks)]

@@ -48,6 +48,16 @@ class Metrics:
             buckets=_SECONDS,
             registry=self.registry,
         )
+        self.pruned = Count("bloxopt_pruned", "Old things that were deleted", ["kind"], registry=self.registry)
+        self.pruned_bytes = Count("bloxopt_pruned_output_bytes", "Output that was deleted", registry=self.registry)
+        self.retention_failures = Count(
+            "bloxopt_retention_failures", "Turns of pruning that ended in an error", registry=self.registry
+        )
+        self.last_retention = Gauge(
+            "bloxopt_last_retention_timestamp_seconds", "When all that was old had been pruned", registry=self.registry
+        )
+        for what in ("output", "events", "jobs"):
+            self.pruned.labels(what)
         self.registry.register(_Live(live))
 
     def observe(self, record: Round) -> None:

@@ -100,6 +100,8 @@ def _check_rank(service: Service, key: RunKey, rank: int) -> None:
     ranks = len(run.gpus) if service.live.find(key.job_id).spec.processes == "per_gpu" else 1
     if not run.first_rank <= rank < run.first_rank + ranks:
         raise UnknownError(f"rank {rank} of job {key.job_id!r} was not on node {key.node!r}")
+    if service.logs.is_pruned(key.job_id):
+        raise HTTPException(410, f"the output of job {key.job_id!r} was pruned")
 
 
 def _run(service: Service, key: RunKey) -> RunRecord:

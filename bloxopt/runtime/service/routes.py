@@ -28,6 +28,7 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
         (404, "There is no such thing, or not for this token"),
         (405, "The path has no such method"),
         (409, "It cannot be done in the present state"),
+        (410, "It is no longer kept"),
         (413, "The body is too large"),
         (422, "The request is malformed"),
         (429, "Too many requests"),

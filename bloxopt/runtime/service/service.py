@@ -12,6 +12,7 @@ from bloxopt.runtime.service.logging import log
 from bloxopt.runtime.service.logs import LogFolder
 from bloxopt.runtime.service.loop import RoundLoop
 from bloxopt.runtime.service.metrics import Metrics
+from bloxopt.runtime.service.retention import Retention
 from bloxopt.runtime.service.tokens import Tokens
 from bloxopt.runtime.store import Store
 
@@ -40,6 +41,7 @@ class Service:
         self.metrics = Metrics(self.live)
         self.rates = RateLimit(config.limits.requests_per_second, config.limits.burst)
         self.loop = RoundLoop(config, self.backend, self.metrics)
+        self.retention = Retention(config.retention, self.store, self.logs, self.tokens, self.clock, self.metrics)
         self._checked: tuple[float, str] = (-_CHECK_SECONDS, "")
         self._check_lock = threading.Lock()
 
@@ -48,11 +50,13 @@ class Service:
         with self.live.change():
             self.live.note("scheduler.started", "", config=self.config.model_dump(mode="json", exclude={"database"}))
         self.loop.start()
+        self.retention.start()
         log.info("scheduler started", extra={"jobs": len(self.live.jobs), "nodes": len(self.live.nodes)})
 
     def stop(self) -> None:
         """Decide no more rounds, and let go of the store. Jobs go on under their leases."""
         self.loop.stop()
+        self.retention.stop()
         self.store.close()
         log.info("scheduler stopped")
 

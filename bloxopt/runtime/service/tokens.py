@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import secrets
 import threading
+from dataclasses import replace
 from typing import Literal, NamedTuple, get_args
 
 from bloxopt.errors import InputError
@@ -40,6 +41,8 @@ class Tokens:
         self._clock = clock
         self._lock = threading.Lock()
         self._known = {token.token_id: token for token in store.tokens()}
+        self._used: dict[str, float] = {}
+        self._saved: dict[str, float] = {}
 
     def create(self, role: str, subject: str, lifetime: float | None = None) -> tuple[str, TokenRecord]:
         """A new token, to be shown once, and what is kept of it. ``lifetime`` in seconds, None: until it is revoked."""
@@ -62,6 +65,7 @@ class Tokens:
         right = hmac.compare_digest(record.digest, _digest(secret))
         if not right or record is _NOBODY or not self.is_valid(record):
             return None
+        self._used[token_id] = self._clock.now()
         return Caller(record.token_id, record.role, record.subject)
 
     def is_valid(self, record: TokenRecord) -> bool:
@@ -81,7 +85,20 @@ class Tokens:
     def listed(self) -> list[TokenRecord]:
         """Every token, revoked ones too, the oldest first."""
         with self._lock:
-            return list(self._known.values())
+            return [
+                replace(token, last_used_at=self._used.get(token_id, token.last_used_at))
+                for token_id, token in self._known.items()
+            ]
+
+    def save_use(self) -> None:
+        """Store when tokens were last used: from time to time, since a write for each request would cost too much."""
+        used = {
+            token.token_id: token.last_used_at
+            for token in self.listed()
+            if token.last_used_at is not None and token.last_used_at != self._saved.get(token.token_id)
+        }
+        self._store.note_tokens_used(used)
+        self._saved |= used
 
 
 def _digest(secret: str) -> str:

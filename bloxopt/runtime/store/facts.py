@@ -154,8 +154,8 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class TokenRecord:
-    """A token without its secret. ``subject`` is the user or node it stands for. ``last_used_at`` (s) is stored now and
-    then, so it may be some minutes behind after the scheduler was killed."""
+    """A token without its secret. ``subject`` is the user or node it stands for. ``last_used_at`` (s) is stored from
+    time to time only, so it may be behind after the scheduler was killed."""
 
     token_id: str
     role: str

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import sqlite3
-import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,42 +16,14 @@ from bloxopt.runtime.messages import JobSpec, JobStatus, RunState
 from bloxopt.runtime.service.tokens import Tokens
 from bloxopt.runtime.store import Change, Event, JobRecord, NodeRecord, RunRecord, Store, backup, restore
 from tests.runtime.live_world import MovedClock, PlayedAgent, gpus, spec
-
-
-def _postgres_binaries() -> Path | None:
-    found = shutil.which("initdb")
-    folders = [Path(found).parent] if found else sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-    return next((folder for folder in folders if (folder / "initdb").exists()), None)
+from tests.runtime.postgres_server import postgres_server
 
 
 @pytest.fixture(scope="module")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of an empty PostgreSQL server of our own, over a socket in a folder."""
-    binaries = _postgres_binaries()
-    if binaries is None:
-        pytest.skip("PostgreSQL is not installed")
-    folder = tmp_path_factory.mktemp("pg")
-    user = "nobody" if os.geteuid() == 0 else None
-    if user is not None:
-        # The server refuses to run as root.
-        for parent in (folder, *folder.parents[:2]):
-            parent.chmod(0o755)
-        shutil.chown(folder, user)
-
-    def run(*command: str) -> None:
-        subprocess.run(command, check=True, capture_output=True, user=user, cwd=folder)
-
-    data = folder / "data"
-    try:
-        run(str(binaries / "initdb"), "-D", str(data), "-A", "trust", "-U", "bloxopt", "--no-sync")
-        options = f"-c listen_addresses= -c unix_socket_directories={folder} -c fsync=off"
-        run(str(binaries / "pg_ctl"), "-D", str(data), "-w", "-l", str(folder / "log"), "-o", options, "start")
-    except (subprocess.CalledProcessError, OSError) as error:
-        pytest.skip(f"PostgreSQL cannot be started here: {error}")
-    try:
-        yield f"postgresql://bloxopt@/postgres?host={folder}"
-    finally:
-        run(str(binaries / "pg_ctl"), "-D", str(data), "-m", "immediate", "stop")
+def postgres() -> Iterator[str]:
+    """The URL of an empty PostgreSQL server of our own."""
+    with postgres_server() as server:
+        yield server.url
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

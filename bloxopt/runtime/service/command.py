@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import ssl
 from pathlib import Path
@@ -87,6 +88,9 @@ def serve(config: ServiceConfig, token_file: Path | None = None) -> None:
             access_log=False,
             server_header=False,
             timeout_graceful_shutdown=5,
+            # Longer than agents are silent: a new connection for each heartbeat would cost more than the heartbeat.
+            timeout_keep_alive=max(75, math.ceil(3 * config.leases.heartbeat_seconds)),
+            backlog=4096,
         )
     )
     runner.run()

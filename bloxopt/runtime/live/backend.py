@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-from bloxopt.errors import CheckError
+from bloxopt.errors import CheckError, StoreError
 from bloxopt.formulations.space import EVERY_COUNT_UP_TO, ConfigurationCatalog
 from bloxopt.jobs import IntArray
 from bloxopt.runtime.assignment import Assignment
 from bloxopt.runtime.backend import ClusterState, Ran
 from bloxopt.runtime.live.cluster import LiveCluster
 from bloxopt.runtime.live.nodes import Layout
+from bloxopt.runtime.live.recording import Made, Noted, Recording, Seen, last_round
 from bloxopt.runtime.live.table import in_order, job_table, remaining_steps
 from bloxopt.runtime.live.throughput import LearnedThroughput
 from bloxopt.runtime.resources import Grant
@@ -70,13 +73,22 @@ class LiveBackend:
         self._attempts: dict[str, int] = {}
         self._rates_version = -1
         self._fresh = True
-        self._progress: dict[str, list[float]] = {}
+        self.recording = Recording(self.oracle, last_round(live.store))
+        self._began = 0.0
+        self._applying = False
         live.on_change = self._event.set
 
     def close(self) -> None:
         """End the round that is waited for, and let no other one wait."""
         self._stopping = True
         self._event.set()
+
+    def fail(self, reason: str) -> None:
+        """The round failed: note that, as far as the store can be written, and give back the turn."""
+        # A store that does not work is why rounds fail: it cannot be told that they do.
+        with suppress(StoreError):
+            self._store(self.recording.failed(reason, deciding=not self._applying))
+        self.abandon()
 
     def abandon(self) -> None:
         """Give back the turn, if a round has it."""
@@ -94,6 +106,7 @@ class LiveBackend:
             self._jobs, self._position, self._layout = [], {}, None
             self._asked.clear()
             self._fresh = True
+            self.recording.start_over()
             self._rebuild()
             return True
 
@@ -122,7 +135,7 @@ class LiveBackend:
             self._attempts = {job.job_id: job.attempt for job in self._jobs}
             fresh, self._fresh = self._fresh, False
             assert self._layout is not None
-            return ClusterState(
+            state = ClusterState(
                 self.live.clock.now(),
                 np.array(submitted, dtype=np.int64),
                 assignment,
@@ -130,10 +143,14 @@ class LiveBackend:
                 changed or fresh,
                 None if fresh else rows,
             )
+            self.recording.observed(Seen(state, self._jobs, self._layout, self.ledger, fresh or rows is not None))
+            self._applying, self._began = False, time.monotonic()
+            return state
 
     def apply(self, assignment: Assignment) -> None:
         """Admit, stop and start jobs, in one transaction; what has come to an end meanwhile stays so."""
         live, ledger = self.live, self.ledger
+        seconds, self._applying = time.monotonic() - self._began, True
         before, after = self._observed, assignment.grants
         stop = [row for row, grant in before.items() if after.get(row) != grant]
         start = [row for row, grant in after.items() if before.get(row) != grant]
@@ -152,10 +169,15 @@ class LiveBackend:
                     live.preempt(job)
             live.settle()
             started = [row for row in start if self._start(row, after[row])]
-            self._note_round(stop, started)
+            noted = self.recording.decided(Made(stop, {row: after[row] for row in start}, started), seconds)
+            self._note(noted)
         with live.lock:
             self._read_again()
-            self._show(self._assignment())
+            assignment = self._assignment()
+            self._show(assignment)
+            if noted:
+                self.recording.keep()
+                self.recording.applied(assignment)
 
     def wait(self, order_changes: float = math.inf) -> Ran:
         """Let the round go by; see :class:`Rounds`."""
@@ -328,6 +350,7 @@ class LiveBackend:
             ledger.attained_seconds[:] = [job.attained_seconds for job in jobs]
             ledger.attained_service[:] = [job.attained_service for job in jobs]
             ledger.num_finished = live.finished_jobs
+            self.recording.ran(spells, live.finished_jobs)
         code = {name: index for index, name in enumerate(self.catalog.cluster.gpu_types)}
         return Ran(
             np.array([self._position[spell.job_id] for spell in spells], dtype=np.int64),
@@ -346,23 +369,17 @@ class LiveBackend:
             gpus = sum(len(run.gpus) for run in runs)
             self.oracle.learn(job.job_id, job.spec.job_type, runs[0].gpu_type, gpus, max(rates))
 
-    def _note_round(self, stop: list[int], started: list[int]) -> None:
-        """Log what the round was decided on, as far as it is new, and who started and stopped."""
-        jobs, ledger = self._jobs, self.ledger
-        progress = {
-            job.job_id: [float(ledger.remaining_steps[row]), job.attained_seconds, job.attained_service]
-            for row, job in enumerate(jobs)
-        }
-        new: dict[str, Any] = {name: values for name, values in progress.items() if self._progress.get(name) != values}
-        if new or stop or started:
-            self._progress = progress
-            self.live.note(
-                "round",
-                "",
-                progress=new,
-                stopped=[jobs[row].job_id for row in stop],
-                started=[jobs[row].job_id for row in started],
-            )
+    def _store(self, noted: list[Noted]) -> None:
+        """Store the events of a round in a change of their own."""
+        if noted:
+            with self.live.change():
+                self._note(noted)
+            self.recording.keep()
+
+    def _note(self, noted: Iterable[Noted]) -> None:
+        """Within a change: add the events of a round."""
+        for event in noted:
+            self.live.note(event.kind, "", **event.data)
 
 
 def _same(one: Layout, other: Layout) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -31,6 +32,16 @@ class LearnedThroughput:
         self._lock = threading.Lock()
         self.version = 0
         """Counts changes that are worth another plan."""
+        self.changed: set[str] = set()
+        """Kinds of jobs of which something was measured or forgotten since whoever keeps a record cleared this."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self._lock:
+            kept = {kind: dict(known) for kind, known in self._measured.items()}
+            return vars(self) | {"_measured": kept, "changed": set(self.changed), "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=threading.Lock())
 
     def allow(self, gpu_types: Mapping[str, Collection[str]]) -> None:
         """The GPU types that jobs may use, by job id; any where a job is not named."""
@@ -44,19 +55,40 @@ class LearnedThroughput:
             known = self._measured.setdefault(_kind(job_id, job_type), {})
             before = known.get((gpu_type.lower(), num_gpus))
             known[gpu_type.lower(), num_gpus] = rate
+            if rate != before:
+                self.changed.add(_kind(job_id, job_type))
             if before is None or abs(rate - before) > _WORTH_KNOWING * before:
                 self.version += 1
 
     def forget(self, job_id: str, job_type: str) -> None:
         """A job is over: what it alone was known for is not needed any more."""
         if job_type == UNNAMED:
+            kind = _kind(job_id, job_type)
             with self._lock:
-                self._measured.pop(_kind(job_id, job_type), None)
+                if self._measured.pop(kind, None) is not None:
+                    self.changed.add(kind)
 
     def measured(self) -> list[tuple[str, str, int, float]]:
         """Job type (or job, where it names none), GPU type in lower case, GPUs and steps/s of all that was measured."""
         with self._lock:
             return [(kind, *place, rate) for kind, known in self._measured.items() for place, rate in known.items()]
+
+    def known(self, kinds: Iterable[str] | None = None) -> dict[str, list[tuple[str, int, float]]]:
+        """What was measured of kinds of jobs (None: of all): GPU type, GPUs and steps/s, in the order of first sight.
+
+        Of a kind that is not known (any more): nothing.
+        """
+        with self._lock:
+            chosen = list(self._measured) if kinds is None else sorted(kinds)
+            return {kind: [(*place, rate) for place, rate in self._measured.get(kind, {}).items()] for kind in chosen}
+
+    def take_over(self, known: Mapping[str, Iterable[tuple[str, int, float]]]) -> None:
+        """Know of these kinds what :meth:`known` said, and nothing else of them."""
+        with self._lock:
+            for kind, measured in known.items():
+                self._measured.pop(kind, None)
+                if places := {(gpu_type, num_gpus): rate for gpu_type, num_gpus, rate in measured}:
+                    self._measured[kind] = places
 
     def rates(self, jobs: JobTable, gpu_types: Sequence[str], num_gpus: IntArray) -> FloatArray:
         """Steps/s of job i on ``num_gpus[i]`` GPUs of type j; 0 where it may not run."""

@@ -6,7 +6,20 @@ from typing import Annotated
 
 import typer
 
-from bloxopt.cli import agent, audit, explain, listings, live, reproduction, results, runtime, simulation, topology, up
+from bloxopt.cli import (
+    agent,
+    audit,
+    explain,
+    listings,
+    live,
+    reproduction,
+    results,
+    runtime,
+    simulation,
+    token,
+    topology,
+    up,
+)
 
 app = typer.Typer(
     name="bloxopt",
@@ -57,7 +70,7 @@ app.command()(live.nodes)
 app.command()(live.drain)
 app.command()(live.top)
 app.command()(live.history)
-app.command()(live.token)
+app.add_typer(token.token, name="token")
 app.command()(listings.traces)
 app.command()(listings.policies)
 app.command()(listings.admissions)

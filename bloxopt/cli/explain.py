@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from bloxopt.cli import console
-from bloxopt.cli.live import SchedulerOption, connected
+from bloxopt.cli.live import SchedulerOption, connected, path
 from bloxopt.cli.options import JsonOption
 from bloxopt.errors import InputError
 
@@ -47,7 +47,7 @@ def explain(
         if at is not None:
             raise InputError("--at is for results on disk: a live job is explained as it is now")
         with connected(scheduler) as people:
-            answer = people.get(f"/v1/jobs/{what[0]}/explain", remedies=remedies, horizon=_HORIZON)
+            answer = people.get(path("jobs", what[0], "explain"), remedies=remedies, horizon=_HORIZON)
     if json:
         console.print_json(answer)
     else:

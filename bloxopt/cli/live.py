@@ -1,4 +1,4 @@
-"""What people ask of a running scheduler: submit, queue, status, logs, cancel, nodes, drain, top, history, token."""
+"""What people ask of a running scheduler: submit, queue, status, logs, cancel, nodes, drain, top, history."""
 
 from __future__ import annotations
 
@@ -34,6 +34,16 @@ def connected(scheduler: str | None) -> People:
     except ModuleNotFoundError as error:
         raise InputError(f"this command needs the package {error.name}: pip install 'bloxopt[runtime]'") from None
     return People(scheduler)
+
+
+def path(*parts: str) -> str:
+    """The address of what has these names; raises InputError for a text that can be no name."""
+    from urllib.parse import quote
+
+    for part in parts:
+        if "/" in part or part in ("", ".", ".."):
+            raise InputError(f"there is nothing of the name {part!r}: names have letters, digits, '.', '-' and '_'")
+    return "/v1/" + "/".join(quote(part, safe="") for part in parts)
 
 
 def submit(
@@ -109,7 +119,7 @@ def queue(
 def status(job: JobArgument, scheduler: SchedulerOption = None, json: JsonOption = False) -> None:
     """Show one job."""
     with connected(scheduler) as people:
-        view = people.get(f"/v1/jobs/{job}")
+        view = people.get(path("jobs", job))
     if json:
         console.print_json(view)
         return
@@ -150,7 +160,7 @@ def cancel(
 ) -> None:
     """Stop jobs for good."""
     with connected(scheduler) as people:
-        views = [people.post(f"/v1/jobs/{job}/cancel") for job in jobs]
+        views = [people.post(path("jobs", job, "cancel")) for job in jobs]
     if json:
         console.print_json(views)
     else:
@@ -178,7 +188,7 @@ def drain(
 ) -> None:
     """Move the jobs of a node elsewhere and give it no new ones (admins)."""
     with connected(scheduler) as people:
-        view = people.post(f"/v1/nodes/{node}/{'undrain' if undo else 'drain'}")
+        view = people.post(path("nodes", node, "undrain" if undo else "drain"))
     if json:
         console.print_json(view)
     else:
@@ -192,25 +202,13 @@ def history(
 ) -> None:
     """Print what happened, in order."""
     with connected(scheduler) as people:
-        events = people.get(f"/v1/jobs/{job}/history" if job else "/v1/events")
+        events = people.get(path("jobs", job, "history") if job else "/v1/events")
     if json:
         console.print_json(events)
         return
     for event in events:
         about = ", ".join(f"{key} {value}" for key, value in event["data"].items() if value not in (None, "", [], {}))
         print(f"{_clock(event['time'])}  {event['kind']:22} {event['subject']:22} {about}"[:200].rstrip())
-
-
-def token(
-    role: Annotated[str, typer.Argument(help="admin, user or node.")],
-    subject: Annotated[str, typer.Argument(help="Name of the user or node.")],
-    days: Annotated[float | None, typer.Option(min=0.0, help="Days until it expires. Default: never.")] = None,
-    scheduler: SchedulerOption = None,
-) -> None:
-    """Make a token, which is printed once (admins)."""
-    body = {"role": role, "subject": subject, "lifetime": None if days is None else days * 86_400}
-    with connected(scheduler) as people:
-        print(people.post("/v1/tokens", body)["token"])
 
 
 def top(
@@ -260,18 +258,18 @@ def _listed(people: People, all_jobs: bool, user: str | None, limit: int) -> lis
     return jobs
 
 
-def _jobs_of(path: Path) -> list[dict[str, Any]]:
+def _jobs_of(file: Path) -> list[dict[str, Any]]:
     import tomllib
 
     from bloxopt.input_files import read_input
 
     try:
-        document = tomllib.loads(read_input(path).decode("utf-8"))
+        document = tomllib.loads(read_input(file).decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not valid TOML: {error}") from None
+        raise InputError(f"{file}: not valid TOML: {error}") from None
     jobs = document.get("jobs")
     if set(document) != {"jobs"} or not isinstance(jobs, list) or not all(isinstance(job, dict) for job in jobs):
-        raise InputError(f"{path}: needs [[jobs]] tables and nothing else, each with a command and what the job needs")
+        raise InputError(f"{file}: needs [[jobs]] tables and nothing else, each with a command and what the job needs")
     return list(jobs)
 
 
@@ -311,7 +309,7 @@ def _job_row(job: dict[str, Any]) -> dict[str, Any]:
         "gpus": held or spec["num_gpus"],
         "status": job["status"],
         "reason": job["reason"],
-        "waited_or_ran": _length(until - since),
+        "waited_or_ran": length(until - since),
         "steps": f"{job['steps']:,.0f}" if job["steps"] else "",
         "on": ", ".join(job["gpus"]),
     }
@@ -330,12 +328,13 @@ def _node_row(node: dict[str, Any]) -> dict[str, Any]:
         "in_use": node["gpus_in_use"],
         "gpu_types": ", ".join(f"{count}x{kind}" for kind, count in types.items()),
         "utilisation": f"{sum(used) / len(used):.0%}" if used else None,
-        "last_heartbeat": None if seen is None else f"{_length(time.time() - seen)} ago",
+        "last_heartbeat": None if seen is None else f"{length(time.time() - seen)} ago",
         "message": node["message"],
     }
 
 
-def _length(seconds: float) -> str:
+def length(seconds: float) -> str:
+    """A length of time (s) for people."""
     seconds = max(seconds, 0.0)
     for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
         if seconds >= size:

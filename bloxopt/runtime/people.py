@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 
@@ -65,7 +66,7 @@ class People:
 
     def output(self, job_id: str, **query: Any) -> tuple[bytes, int, bool]:
         """A piece of a job's output, where to go on, and whether nothing can follow."""
-        answer = self._asked("GET", f"/v1/jobs/{job_id}/logs", params=query)
+        answer = self._asked("GET", f"/v1/jobs/{quote(job_id, safe='')}/logs", params=query)
         following = int(answer.headers["Bloxopt-Next-Offset"])
         return answer.content, following, answer.headers["Bloxopt-Complete"] == "true"
 

@@ -206,7 +206,7 @@ def test_a_drained_node_gets_nothing_until_it_is_put_back(cluster: Cluster, comm
         (["drain", "no-such-node"], "no node"),
         (["explain", "a", "b", "c"], "explain takes"),
         (["explain", "job", "--at", "3"], "--at"),
-        (["token", "emperor", "me"], "role"),
+        (["token", "emperor", "me"], "emperor"),
     ],
 )
 def test_what_cannot_be_done_is_one_sentence(command: Callable[..., str], arguments: list[str], words: str) -> None:

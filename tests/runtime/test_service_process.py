@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import httpx
 import pytest
@@ -49,9 +50,9 @@ def _free_port() -> int:
 
 
 @contextmanager
-def scheduler(*command: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
+def scheduler(*command: str, port: int, stderr: IO[bytes] | int = subprocess.PIPE) -> Iterator[subprocess.Popen[bytes]]:
     """The process, from when it answers; killed at the end if it still runs."""
-    process = subprocess.Popen([sys.executable, *command], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen([sys.executable, *command], stderr=stderr, stdout=subprocess.DEVNULL)
     try:
         for _ in range(300):
             try:
@@ -66,8 +67,8 @@ def scheduler(*command: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
         if process.poll() is None:
             process.kill()
         process.wait()
-        assert process.stderr is not None
-        process.stderr.close()
+        if process.stderr is not None:
+            process.stderr.close()
 
 
 def test_the_command_serves_writes_its_first_token_and_ends_on_sigterm(tmp_path: Path) -> None:

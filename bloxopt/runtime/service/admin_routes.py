@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, HTTPException, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from bloxopt.runtime.messages import Name, Problem
+from bloxopt.runtime.messages import MAX_NAME, Name, Problem
 from bloxopt.runtime.service.job_routes import EventView
 from bloxopt.runtime.service.routes import PROBLEMS, Admin, TheService
 from bloxopt.runtime.store import TokenRecord
@@ -28,7 +28,7 @@ class TokenRequest(BaseModel):
 
 
 class TokenView(BaseModel):
-    """What is kept of a token. Times are seconds since the epoch."""
+    """What is kept of a token. Times are seconds since the epoch; ``last_used_at`` None: not yet."""
 
     token_id: str
     role: str
@@ -36,6 +36,7 @@ class TokenView(BaseModel):
     created_at: float
     expires_at: float | None
     revoked_at: float | None
+    last_used_at: float | None
     valid: bool
 
 
@@ -66,9 +67,7 @@ def create_token(service: TheService, caller: Admin, request: TokenRequest) -> N
 
 
 @router.post("/v1/tokens/{token_id}/revoke", tags=["tokens"])
-def revoke_token(
-    service: TheService, caller: Admin, token_id: Annotated[str, Path(max_length=32, pattern=r"^[0-9a-f]+$")]
-) -> TokenView:
+def revoke_token(service: TheService, caller: Admin, token_id: Annotated[str, Path(max_length=MAX_NAME)]) -> TokenView:
     """Have a token hold no longer, from now on."""
     if token_id == caller.token_id:
         raise HTTPException(409, "this is the token of the request itself: revoke it with another one")

@@ -19,6 +19,9 @@ from bloxopt.runtime.service.tokens import Tokens
 PUBLIC = frozenset({"/healthz", "/openapi.json"})
 """Paths that need no token."""
 
+_LOGGED = 500
+"""Characters of a path that are logged."""
+
 
 class TooLargeError(HTTPException):
     """A body with more bytes than are allowed; of a kind that passes through whoever reads the body."""
@@ -119,7 +122,7 @@ class Gate:
             "request",
             extra={
                 "method": scope["method"],
-                "path": scope["path"],
+                "path": scope["path"][:_LOGGED],
                 "status": status,
                 "seconds": round(seconds, 4),
                 "caller": None if caller is None else f"{caller.role} {caller.subject}",

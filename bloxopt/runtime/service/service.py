@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 
 from bloxopt.errors import StoreError
@@ -57,6 +58,8 @@ class Service:
         """Decide no more rounds, and let go of the store. Jobs go on under their leases."""
         self.loop.stop()
         self.retention.stop()
+        with contextlib.suppress(StoreError):
+            self.tokens.save_use()
         self.store.close()
         log.info("scheduler stopped")
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
+
+_ROUNDING = 1e-7
+"""Parts of a number that the arithmetic of solvers cannot tell from none."""
 
 
 def shown(value: Any) -> str:
@@ -14,3 +18,18 @@ def shown(value: Any) -> str:
 def counted(number: int, what: str) -> str:
     """``"1 node"``, ``"1,024 nodes"``: a number of things whose plural is an s."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def rounded_up(value: float, digits: int = 4) -> float:
+    """``value`` with that many significant digits, and all of its whole ones, not below it but for rounding errors."""
+    if not value or not math.isfinite(value):
+        return value
+    scale = 10.0 ** max(digits - 1 - math.floor(math.log10(abs(value))), 0)
+    if not math.isfinite(scale * value):
+        return value
+    return math.ceil(scale * value - _ROUNDING * abs(scale * value)) / scale + 0.0
+
+
+def rounded_down(value: float, digits: int = 4) -> float:
+    """The same, not above it."""
+    return -rounded_up(-value, digits) + 0.0

@@ -8,16 +8,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.sparse import csc_array, hstack
 
-from bloxopt.errors import InfeasibleError
+from bloxopt.errors import BloxoptError, InfeasibleError, SolverError, guarded
 from bloxopt.formulations.constraints.base import Constraint
 from bloxopt.formulations.program import Program
 from bloxopt.formulations.standard_form import StandardForm
 from bloxopt.jobs import BoolArray, FloatArray, IntArray
-from bloxopt.solvers.base import SolverResult, Termination
+from bloxopt.solvers.base import Solver, SolverOptions, SolverResult, Termination
+from bloxopt.solvers.registry import get_solver
+from bloxopt.wording import rounded_down, rounded_up
 
 Run = Callable[[StandardForm], SolverResult]
 
 _NOTICEABLE = 1e-6
+"""What is smaller than this, relative to its bound, is a rounding error, and so is a bound of this size."""
 _MOST_ROWS_NAMED = 5
 _MOST_ROWS_FILTERED = 400
 """Rows that are tried one by one for an irreducible conflict; of more, only whole blocks are left out."""
@@ -47,7 +50,10 @@ class Bound:
 
 @dataclass(frozen=True)
 class Relaxed:
-    """A bound given up in part: ``by`` (in the unit of ``old``) to what ``new`` says."""
+    """A bound given up in part: ``by`` (in the unit of ``old``) to what ``new`` says.
+
+    In text both are rounded to the side on which there is a solution.
+    """
 
     old: Bound
     new: Bound
@@ -55,7 +61,7 @@ class Relaxed:
 
     def __str__(self) -> str:
         unit = f" {self.old.unit}" if self.old.unit else ""
-        return f"{self.old.name} by {self.by:.4g}{unit}, to {self.new.own_terms}"
+        return f"{self.old.name} by {rounded_up(self.by):.12g}{unit}, to {self.new.own_terms}"
 
 
 @dataclass(frozen=True)
@@ -64,9 +70,9 @@ class Diagnosis:
 
     ``conflict``: bounds that cannot all hold, none of which can be left out without the rest holding together
     (``irreducible``; where time or size did not allow that, some may be too many). ``relaxation``: the smallest
-    total change, relative to each bound, after which there is a solution. ``alternatives``: for each bound of the
-    conflict that can mend it on its own, by how little. What the cluster imposes is relaxed only
-    if nothing else helps.
+    total change, each as a part of its bound (of 1 where the bound is 0), after which there is a solution.
+    ``alternatives``: for each bound of the conflict that can mend it on its own, by how little. What the cluster
+    imposes is relaxed only if nothing else helps.
     """
 
     conflict: tuple[Bound, ...]
@@ -75,52 +81,95 @@ class Diagnosis:
     irreducible: bool
 
     def __str__(self) -> str:
-        parts = [f"no allocation satisfies {_listed([str(bound) for bound in self.conflict], 'and')} together"]
+        parts = [_nothing_satisfies([str(bound) for bound in self.conflict])]
         if self.relaxation:
-            parts.append(f"the least change that would be to relax {_listed([str(r) for r in self.relaxation], 'and')}")
+            parts.append(f"the least change that helps is to relax {_listed([str(r) for r in self.relaxation], 'and')}")
         if len(self.alternatives) > len(self.relaxation) or (self.alternatives and len(self.relaxation) > 1):
             parts.append(f"one alone would do: {_listed([str(r) for r in self.alternatives], 'or')}")
         return ": ".join([parts[0], "; ".join(parts[1:])]) if len(parts) > 1 else parts[0]
 
 
-def infeasibility(program: Program, blocks: Mapping[str, Constraint], run: Run, solver: str) -> InfeasibleError:
-    """The error to raise for blocks that cannot all hold, from one elastic solve.
+def infeasibility(
+    program: Program,
+    blocks: Mapping[str, Constraint],
+    solver: Solver,
+    options: SolverOptions,
+    left: Callable[[], SolverOptions],
+    told_by: str,
+) -> InfeasibleError:
+    """The error to raise for blocks that cannot all hold, by the word of ``told_by``, from one elastic solve.
 
-    It can work out the whole :class:`Diagnosis` when asked for it, which takes more solves.
+    That one is made under the options that are ``left`` by now. When asked for it, the error works out the whole
+    :class:`Diagnosis`, with more solves, each of which has all the time that ``options`` allow.
     """
     sides = _Sides.of(program, blocks)
-    relaxation, duals = _least_relaxation(sides, run)
+    relaxation, duals = _least_relaxation(sides, _decided_by(_asking(solver, left), left))
     names = list(dict.fromkeys(family.name for family in program.families))
-    head = f"no allocation satisfies the constraints {', '.join(names)} together"
+    head = _nothing_satisfies([])
+    if names:
+        head = f"no allocation satisfies the constraints {', '.join(names)} together"
     if duals is not None:
         priced = np.abs(duals) > _NOTICEABLE * float(np.abs(duals).max(initial=0.0))
         conflicting = [part.name for part in program.families if priced[part.start : part.stop].any()]
         if conflicting:
-            head = f"no allocation satisfies {' and '.join(dict.fromkeys(conflicting))} together"
+            head = _nothing_satisfies(list(dict.fromkeys(conflicting)), len(conflicting))
     if relaxation is None:
-        text = f"{head} (solver {solver!r}); relax or drop one of them"
+        text = f"{head} (solver {told_by!r}); relax or drop one of them"
     elif not relaxation:
-        text = f"{head} (solver {solver!r}), though only within rounding; relax one of them slightly"
+        text = f"{head} (solver {told_by!r}), though only within rounding; relax one of them slightly"
     else:
-        shown = [str(relaxed) for relaxed in relaxation[:_MOST_ROWS_NAMED]]
-        more = f" and {len(relaxation) - _MOST_ROWS_NAMED} more rows" if len(relaxation) > _MOST_ROWS_NAMED else ""
-        text = f"{head}: the least change that would is to relax {', '.join(shown)}{more}"
-    return InfeasibleError(text, diagnose=lambda: diagnose(program, blocks, run))
+        listed = _listed([str(relaxed) for relaxed in relaxation], "and")
+        text = f"{head}: the least change that helps is to relax {listed}"
+    return InfeasibleError(text, lambda: diagnose(program, blocks, _asking(solver, lambda: options), options))
 
 
-def diagnose(program: Program, blocks: Mapping[str, Constraint], run: Run) -> Diagnosis | None:
+def diagnose(
+    program: Program, blocks: Mapping[str, Constraint], run: Run, options: SolverOptions = SolverOptions()
+) -> Diagnosis | None:
     """Why the rows of ``program`` have no solution; None if they have one, or no solver can tell.
 
-    ``run`` solves a form; every solver will do, for linear and integer programs. Raises nothing of its own.
+    ``run`` solves a form; every solver will do, for linear and integer programs: what it cannot decide, HiGHS does,
+    under ``options``. Raises nothing of its own.
     """
+    run = _decided_by(run, lambda: options)
     sides = _Sides.of(program, blocks)
     everything = np.ones(len(sides.row), dtype=bool)
-    if run(sides.form(everything)).termination is not Termination.INFEASIBLE:
+    if not _conflicts(sides, everything, run):
         return None
     kept, irreducible = _irreducible(sides, run)
     conflict = tuple(sides.bound(int(k)) for k in np.flatnonzero(kept))
     alone = [relaxed for k in np.flatnonzero(kept & sides.soft) if (relaxed := _alone(sides, int(k), run)) is not None]
     return Diagnosis(conflict, tuple(_least_relaxation(sides, run)[0] or ()), tuple(alone), irreducible)
+
+
+def _asking(solver: Solver, options: Callable[[], SolverOptions]) -> Run:
+    """Solve with ``solver`` under the options of the moment; its own exceptions become a SolverError."""
+
+    def run(form: StandardForm) -> SolverResult:
+        with guarded(f"solver {getattr(solver, 'name', type(solver).__name__)!r}", SolverError):
+            return solver.solve(form, options())
+
+    return run
+
+
+def _decided_by(run: Run, options: Callable[[], SolverOptions]) -> Run:
+    """``run``, and HiGHS for programs that this cannot take (continuous slack of an integer program) or decide."""
+    decided = (Termination.OPTIMAL, Termination.INFEASIBLE)
+
+    def answer(form: StandardForm) -> SolverResult:
+        first: SolverResult | None = None
+        try:
+            first = run(form)
+            if first.termination in decided:
+                return first
+            second = get_solver("highs").solve(form, options())
+        except BloxoptError:
+            if first is not None:
+                return first
+            second = get_solver("highs").solve(form, options())
+        return second if first is None or second.termination in decided else first
+
+    return answer
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,6 +184,12 @@ class _Sides:
     value: FloatArray
     soft: BoolArray
     family: IntArray
+
+    @property
+    def size(self) -> FloatArray:
+        """What a change of each bound is measured by: the bound, or 1 where that is 0."""
+        size = np.abs(self.value)
+        return np.where(size > _NOTICEABLE, size, 1.0)
 
     @classmethod
     def of(cls, program: Program, blocks: Mapping[str, Constraint]) -> _Sides:
@@ -151,7 +206,7 @@ class _Sides:
         return cls(program, blocks, rows, row, sign, value, soft, family[row])
 
     def form(self, kept: BoolArray, slack: BoolArray | None = None) -> StandardForm:
-        """The rows with only the ``kept`` bounds; those in ``slack`` get one that costs 1 relative to the bound."""
+        """The rows with only the ``kept`` bounds; those in ``slack`` get one that counts in sizes of the bound."""
         form = self.rows
         lower, upper = np.full(form.num_rows, -np.inf), np.full(form.num_rows, np.inf)
         low, high = kept & (self.sign > 0), kept & (self.sign < 0)
@@ -160,9 +215,10 @@ class _Sides:
         if slack is None:
             return cut
         at = np.flatnonzero(slack & kept)
-        matrix = csc_array((self.sign[at], (self.row[at], np.arange(len(at)))), shape=(form.num_rows, len(at)))
+        step = self.sign[at] * self.size[at]
+        matrix = csc_array((step, (self.row[at], np.arange(len(at)))), shape=(form.num_rows, len(at)))
         return StandardForm(
-            cost=np.concatenate([cut.cost, 1.0 / np.maximum(1.0, np.abs(self.value[at]))]),
+            cost=np.concatenate([cut.cost, np.ones(len(at))]),
             matrix=csc_array(hstack([form.matrix, matrix])),
             row_lower=lower,
             row_upper=upper,
@@ -179,12 +235,16 @@ class _Sides:
         side = "at least" if self.sign[k] > 0 else "at most"
         block = self.blocks.get(family.name)
         unit = "" if block is None else block.unit
-        plain = f"{side} {size:.4g}{f' {unit}' if unit else ''}"
+        shown = rounded_down(size) if self.sign[k] > 0 else rounded_up(size)
+        plain = f"{side} {shown:.12g}{f' {unit}' if unit else ''}"
         own = plain if block is None else block.in_own_terms(self.program.space, label, size) or plain
         return Bound(family.name, label, side, size, unit, own)
 
-    def relaxed(self, k: int, by: float) -> Relaxed:
-        return Relaxed(self.bound(k), self.bound(k, float(self.value[k] - self.sign[k] * by)), by)
+    def relaxed(self, k: int, part: float) -> Relaxed:
+        """Entry ``k`` given up by ``part`` of its size."""
+        by = part * float(self.size[k])
+        new = float(self.value[k] - self.sign[k] * by)
+        return Relaxed(self.bound(k), self.bound(k, new if abs(new) > _NOTICEABLE * self.size[k] else 0.0), by)
 
 
 def _least_relaxation(sides: _Sides, run: Run) -> tuple[list[Relaxed] | None, FloatArray | None]:
@@ -196,12 +256,11 @@ def _least_relaxation(sides: _Sides, run: Run) -> tuple[list[Relaxed] | None, Fl
         result = run(sides.form(everything, slack))
         if result.x is None:
             continue
-        given = result.x[sides.rows.num_columns :]
+        part = result.x[sides.rows.num_columns :]
         at = np.flatnonzero(slack)
-        size = given / np.maximum(1.0, np.abs(sides.value[at]))
-        short = np.flatnonzero(size > _NOTICEABLE)
-        short = short[np.argsort(-size[short], kind="stable")]
-        return [sides.relaxed(int(at[k]), float(given[k])) for k in short], result.row_duals
+        short = np.flatnonzero(part > _NOTICEABLE)
+        short = short[np.argsort(-part[short], kind="stable")]
+        return [sides.relaxed(int(at[k]), float(part[k])) for k in short], result.row_duals
     return None, None
 
 
@@ -221,7 +280,7 @@ def _irreducible(sides: _Sides, run: Run) -> tuple[BoolArray, bool]:
 
     Prices of the elastic program of an LP name a conflict to begin with, as its dual is a Farkas certificate.
     """
-    kept = np.ones(len(sides.row), dtype=bool)
+    kept, irreducible = np.ones(len(sides.row), dtype=bool), True
     if not sides.rows.is_mip:
         duals = run(sides.form(kept, kept)).row_duals
         if duals is not None and np.isfinite(duals).all():
@@ -239,9 +298,11 @@ def _irreducible(sides: _Sides, run: Run) -> tuple[BoolArray, bool]:
     for k in _soft_last(candidates, sides):
         without = kept.copy()
         without[k] = False
-        if _conflicts(sides, without, run):
+        conflicts = _conflicts(sides, without, run)
+        if conflicts:
             kept = without
-    return kept, True
+        irreducible = irreducible and conflicts is not None
+    return kept, irreducible
 
 
 def _soft_last(candidates: IntArray, sides: _Sides) -> Sequence[int]:
@@ -250,8 +311,19 @@ def _soft_last(candidates: IntArray, sides: _Sides) -> Sequence[int]:
     return order
 
 
-def _conflicts(sides: _Sides, kept: BoolArray, run: Run) -> bool:
-    return run(sides.form(kept)).termination is Termination.INFEASIBLE
+def _conflicts(sides: _Sides, kept: BoolArray, run: Run) -> bool | None:
+    """Whether the ``kept`` bounds cannot all hold; None where no solver can tell."""
+    result = run(sides.form(kept))
+    if result.termination is Termination.INFEASIBLE:
+        return True
+    return None if result.x is None else False
+
+
+def _nothing_satisfies(names: Sequence[str], rows: int = 0) -> str:
+    """The head of a message about bounds or blocks that cannot all hold, of ``rows`` rows (default: one each)."""
+    if not names:
+        return "no allocation stays within the bounds of its columns"
+    return f"no allocation satisfies {_listed(names, 'and')}{' together' if max(len(names), rows) > 1 else ''}"
 
 
 def _listed(entries: Sequence[str], word: str) -> str:

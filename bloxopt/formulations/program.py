@@ -142,6 +142,10 @@ class Program:
         """Every time share becomes 0 or 1: a job has a configuration for the whole round or not at all."""
         self._integer[0] = np.ones(self.space.num_columns, dtype=bool)
 
+    def shares_as_in(self, other: Program) -> None:
+        """Time shares are whole where they are in ``other``."""
+        self._integer[0] = other._integer[0]
+
     def restrict(self, columns: IntArray, lower: FloatArray | float, upper: FloatArray | float) -> None:
         """Tighten the bounds of time shares of the space to [lower, upper]."""
         self._lower[0] = self._lower[0].copy()

@@ -137,9 +137,8 @@ class Session:
         ending = result.termination
         if ending is Termination.INFEASIBLE:
             blocks = self._base.copy()
-            if program.is_mip:
-                blocks.make_integer()
-            raise infeasibility(blocks, self.constraints, self._run, result.solver)
+            blocks.shares_as_in(program)
+            raise infeasibility(blocks, self.constraints, self.solver, self.options, self._left, result.solver)
         if ending is Termination.UNBOUNDED:
             raise UnboundedError(
                 f"solver {result.solver!r}: the objective grows without limit: bound the columns that blocks add, "
@@ -195,11 +194,15 @@ class Session:
             return "raise the time limit or choose another solver"
         return "choose another solver, or look for weights and coefficients of very different sizes"
 
+    def _left(self) -> SolverOptions:
+        """The options, with what is left of the time limit."""
+        if self.options.time_limit is None:
+            return self.options
+        left = self.options.time_limit - (time.perf_counter() - self._started)
+        return replace(self.options, time_limit=max(left, 1e-3))
+
     def _run(self, form: StandardForm, start: Start | None = None) -> SolverResult:
-        options = self.options
-        if options.time_limit is not None:
-            left = options.time_limit - (time.perf_counter() - self._started)
-            options = replace(options, time_limit=max(left, 1e-3))
+        options = self._left()
         started = time.perf_counter()
         from_answer: dict[str, Any] = {} if start is None else {"start": start}
         with guarded(f"solver {self.solver_name!r}", SolverError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -26,6 +27,7 @@ from bloxopt.formulations import (
     TenantQuota,
     TimeShare,
 )
+from bloxopt.formulations.affine import Affine
 from bloxopt.formulations.constraints.base import Limit, name_blocks
 from bloxopt.formulations.diagnosis import Diagnosis, diagnose
 from bloxopt.formulations.program import Program
@@ -135,6 +137,136 @@ def test_integer_programs_are_diagnosed_too(solver: str) -> None:
     assert {round(relaxed.by, 4) for relaxed in diagnosis.alternatives} == {4.0}, "a gang runs whole or not at all"
 
 
+class TestTextIsMeantToBeFollowed:
+    """Figures are rounded to the side on which there is a solution."""
+
+    def test_a_share_with_no_end(self) -> None:
+        # 2 of 7 GPUs are 0.285714… of the cluster: 0.2858 would still be too much.
+        diagnosis = _diagnosed(
+            _space(9, 9, 7), Capacity(), TimeShare(), TenantQuota({"vision": 2}), _promise("vision", 0.5)
+        )
+        told = {relaxed.old.block: relaxed.new.own_terms for relaxed in diagnosis.alternatives}
+        assert told == {"MinimumShare.vision": "0.2857 (2 GPUs)", "TenantQuota": "at most 3.5 GPUs"}
+        policy = Policy(
+            objective=MaxSum(EffectiveThroughput()),
+            constraints=[Capacity(), TimeShare(), TenantQuota({"vision": 2}), _promise("vision", 0.2857)],
+        )
+        policy.allocate(_space(9, 9, 7))
+
+    def test_a_budget_with_no_end(self) -> None:
+        # 7 / 3 GPUs at 22/7 an hour cost 7.33333 less a little: at most 7.333 would not do.
+        price = {"V100": 22.0 / 7.0}
+        diagnosis = _diagnosed(
+            _space(9, 9, 7), Capacity(), TimeShare(), Budget(5.0, price), _promise("vision", 1.0 / 3.0)
+        )
+        budget = next(relaxed for relaxed in diagnosis.alternatives if relaxed.old.block == "Budget")
+        assert budget.new.own_terms == "at most 7.334 per hour"
+        assert str(budget).startswith("Budget('per hour') by 2.334 per hour")
+
+    def test_a_promise_larger_than_what_its_jobs_can_use(self) -> None:
+        jobs = [Job(job_id="v", duration=10.0, num_gpus=2, tenant="vision"), Job(job_id="s", duration=10.0, tenant="s")]
+        space = AllocationSpace.from_jobs(jobs, "8xV100")
+        diagnosis = _diagnosed(space, Capacity(), TimeShare(), TenantQuota({"vision": 1.5}), _promise("vision", 0.6))
+        assert "MinimumShare.vision('vision') 0.6 (2 GPUs, all that its jobs can use)" in str(diagnosis)
+        assert "to 0.1875 (1.5 GPUs)" in str(diagnosis)
+
+    def test_a_bound_alone(self) -> None:
+        jobs = [Job(job_id="late", duration=1000.0, tenant="vision")]
+        text = str(_diagnosed(AllocationSpace.from_jobs(jobs, "1xV100"), Capacity(), MinimumShare(2.0)))
+        assert text.startswith(
+            "no allocation satisfies MinimumShare('late') 2 (2 steps/s): the least change that helps"
+        )
+
+
+def test_changes_count_as_parts_of_their_bounds_however_small_these_are() -> None:
+    # Beside a gang of 4 on 4 GPUs nothing is left for half a GPU: an eighth of the gang's part is a smaller change than
+    # all of the other's 0.005 steps/s, although that is the smaller number.
+    class AtLeast(Constraint):
+        progress_dependent = False
+
+        def __init__(self, name: str, least: float, of: GpusUsed | EffectiveThroughput, job: int) -> None:
+            self.name, self.least, self.of, self.job = name, least, of, job
+
+        def limits(self, space: AllocationSpace) -> list[Limit]:
+            return [Limit(self.of, lower=np.where(np.arange(space.num_jobs) == self.job, self.least, -np.inf))]
+
+    jobs = [Job(job_id="slow", duration=1e4, num_gpus=1), Job(job_id="wide", duration=1e4, num_gpus=4)]
+    space = AllocationSpace.from_jobs(jobs, "4xV100", lambda job, gpu_type, num_gpus: 0.01)
+    blocks = AtLeast("wide", 4.0, GpusUsed(by="job"), 1), AtLeast("slow", 0.005, EffectiveThroughput(), 0)
+    diagnosis = _diagnosed(space, Capacity(), TimeShare(), *blocks)
+    assert [relaxed.old.block for relaxed in diagnosis.relaxation] == ["wide"]
+    assert diagnosis.relaxation[0].by == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("solver", ["ortools:cp-sat", "highs"])
+def test_a_solver_that_takes_no_continuous_columns_is_helped_out(solver: str) -> None:
+    jobs = [Job(job_id=f"v{k}", duration=1e4, num_gpus=2, tenant="vision") for k in range(4)]
+    space = AllocationSpace.from_jobs(jobs, "8xV100")
+    blocks = Capacity(), OneConfiguration(), TenantQuota({"vision": 3}), _promise("vision", 0.5)
+    diagnosis = _diagnosed(space, *blocks, solver=solver)
+    assert {bound.block for bound in diagnosis.conflict} == {"TenantQuota", "MinimumShare.vision"}
+    assert {relaxed.old.block: relaxed.by for relaxed in diagnosis.alternatives} == {
+        "TenantQuota": pytest.approx(1.0),
+        "MinimumShare.vision": pytest.approx(2.0),
+    }
+
+
+def test_a_diagnosis_can_be_asked_for_when_the_time_of_the_round_is_over() -> None:
+    blocks = Capacity(), TimeShare(), _promise("vision", 0.6), _promise("speech", 0.6)
+    policy = Policy(
+        objective=MaxSum(EffectiveThroughput()),
+        constraints=blocks,
+        options=SolverOptions(time_limit=0.5),
+        solver="pulp:cbc",
+    )
+    with pytest.raises(InfeasibleError) as raised:
+        policy.allocate(_space())
+    time.sleep(0.6)
+    diagnosis = raised.value.diagnosis
+    assert diagnosis is not None
+    assert diagnosis.irreducible
+    assert len(diagnosis.alternatives) == 2
+
+
+def test_time_shares_stay_parts_where_only_a_block_counts_in_whole_numbers() -> None:
+    class Rented(Constraint):
+        """At least one licence, whole."""
+
+        progress_dependent = False
+
+        def build(self, space: AllocationSpace, program: Program) -> None:
+            licences = program.add_columns(1, 0.0, 3.0, integer=True)
+            program.add_rows(
+                Affine(np.zeros(1, int), licences, np.ones(1), np.zeros(1)), lower=1.0, labels=("licences",)
+            )
+
+        def violations(self, space: AllocationSpace, x: np.ndarray) -> np.ndarray:
+            return np.zeros(0)
+
+        def labels(self, space: AllocationSpace) -> list[str]:
+            return []
+
+    jobs = [Job(job_id=f"v{k}", duration=1e4, num_gpus=2, tenant="vision") for k in range(3)]
+    space = AllocationSpace.from_jobs(jobs, "3xV100")
+    blocks = Capacity(), TimeShare(), Rented(), TenantQuota({"vision": 2.5}), _promise("vision", 0.9)
+    diagnosis = _diagnosed(space, *blocks)
+    assert [relaxed.by for relaxed in diagnosis.relaxation] == [pytest.approx(0.2)]
+
+
+def test_columns_whose_own_bounds_leave_nothing() -> None:
+    class Between(Constraint):
+        """A whole number between 0.2 and 0.8."""
+
+        progress_dependent = False
+
+        def build(self, space: AllocationSpace, program: Program) -> None:
+            program.add_columns(1, 0.2, 0.8, integer=True)
+
+    diagnosis = _diagnosed(_space(2, 2), Between())
+    assert diagnosis.conflict == ()
+    assert str(diagnosis) == "no allocation stays within the bounds of its columns"
+
+
 def _feasible(form: StandardForm) -> bool:
     """The verdict of an independent solver."""
     answer = milp(
@@ -155,8 +287,6 @@ class _Rows(Constraint):
         self.name, self.matrix, self.lower, self.upper, self.physical = name, matrix, lower, upper, physical
 
     def build(self, space: AllocationSpace, program: Program) -> None:
-        from bloxopt.formulations.affine import Affine
-
         sparse = csc_array(self.matrix).tocoo()
         rows = Affine(
             sparse.row.astype(np.int64), sparse.col.astype(np.int64), sparse.data, np.zeros(len(self.lower)), None

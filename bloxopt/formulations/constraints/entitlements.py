@@ -23,7 +23,8 @@ from bloxopt.formulations.measures import hourly_cost, positive_rate
 from bloxopt.formulations.program import Program
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.formulations.sums import sum_by
-from bloxopt.jobs import BoolArray, FloatArray, IntArray
+from bloxopt.jobs import MAX_SECONDS, BoolArray, FloatArray, IntArray
+from bloxopt.wording import rounded_down, rounded_up
 
 
 @dataclass(frozen=True)
@@ -82,12 +83,18 @@ class MinimumShare(Constraint):
         return "GPUs" if self.of == "gpus" else "steps/s"
 
     def in_own_terms(self, space: AllocationSpace, label: str, bound: float) -> str:
+        least = f"{rounded_down(bound):.12g}"
         if self.of == "gpus":
+            assert isinstance(self.share, Mapping)
             up = float(space.capacity.sum())
-            return f"{bound / up:.3g} ({bound:.4g} GPUs)" if up else ""
+            if not up:
+                return ""
+            if bound < self.share[label] * up and bound == self._gpu_floor(space)[list(self.share).index(label)]:
+                return f"{self.share[label]:.12g} ({least} GPUs, all that its jobs can use)"
+            return f"{rounded_down(bound / up):.12g} ({least} GPUs)"
         job = int(np.flatnonzero(space.job_ids == label)[0])
         reference = space.isolated_rate if self.of == "isolated" else space.proportional_rate
-        return f"{bound / positive_rate(reference, space)[job]:.3g} ({bound:.4g} steps/s)"
+        return f"{rounded_down(bound / positive_rate(reference, space)[job]):.12g} ({least} steps/s)"
 
     def __post_init__(self) -> None:
         user = describe(self)
@@ -196,7 +203,9 @@ class Deadlines(Constraint):
     def in_own_terms(self, space: AllocationSpace, label: str, bound: float) -> str:
         job = int(np.flatnonzero(space.job_ids == label)[0])
         done = space.now + float(space.remaining_steps[job]) / bound if bound > 0 else np.inf
-        return f"by {done:.6g} s ({bound:.4g} steps/s)" if np.isfinite(done) else "without a deadline"
+        if not done <= MAX_SECONDS:
+            return "without a deadline"
+        return f"by {rounded_up(done, 6):.12g} s ({rounded_down(bound):.12g} steps/s)"
 
     def __post_init__(self) -> None:
         if self.impossible not in ("raise", "drop"):

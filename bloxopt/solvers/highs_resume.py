@@ -17,6 +17,7 @@ from bloxopt.jobs import BoolArray, FloatArray
 from bloxopt.solvers.base import Basis, SolverOptions, Start, Status, StatusArray
 from bloxopt.solvers.highs_direct import highs_answer, highs_options, pass_model, prepared_highspy
 from bloxopt.solvers.presolve import Answer
+from bloxopt.solvers.splitting import Split
 
 if TYPE_CHECKING:
     from bloxopt.formulations.standard_form import StandardForm
@@ -33,7 +34,8 @@ _BROKEN = 1e-9
 def resume_highs(form: StandardForm, options: SolverOptions, start: Start) -> Answer:
     """Minimise a cleaned linear program from ``start``; not OPTIMAL where that takes too many iterations."""
     basis = _nearest(form, start) if start.basis is None else start.basis
-    basis = _pivoted(form, start, _sound(form, basis))
+    split = Split.of(form)
+    whole, basis = split.form, split.basis(_pivoted(form, start, _sound(form, basis)))
     highspy = prepared_highspy(options)
     highs = highspy.Highs()
     if options.time_limit is not None:
@@ -51,7 +53,7 @@ def resume_highs(form: StandardForm, options: SolverOptions, start: Start) -> An
     }
     for name, value in chosen.items():
         highs.setOptionValue(name, value)
-    pass_model(highs, form)
+    pass_model(highs, whole)
     statuses = [
         highspy.HighsBasisStatus.kLower,
         highspy.HighsBasisStatus.kBasic,
@@ -64,11 +66,14 @@ def resume_highs(form: StandardForm, options: SolverOptions, start: Start) -> An
     given.valid = True
     # With as many basic ones as rows HiGHS can begin at once, else it has to find out which of them are too many.
     basic = np.count_nonzero(basis.column == Status.BASIC) + np.count_nonzero(basis.row == Status.BASIC)
-    given.alien = bool(basic != form.num_rows)
+    given.alien = bool(basic != whole.num_rows)
     highs.setBasis(given)
     highs.run()
     answer = highs_answer(form, highs)
-    return answer if answer.x is None else replace(answer, basis=_reached(form, highs, answer.x))
+    if answer.x is None or answer.row_duals is None:
+        return answer
+    x, row_duals = split.own(answer.x, answer.row_duals)
+    return replace(answer, x=x, row_duals=row_duals, basis=_reached(form, highs, x))
 
 
 def _reached(form: StandardForm, highs: Any, x: FloatArray) -> Basis:
@@ -76,8 +81,9 @@ def _reached(form: StandardForm, highs: Any, x: FloatArray) -> Basis:
     basic = highs.getBasicVariables()[1]
     column = _nearer(x, form.lower, form.upper)
     row = _nearer(form.matrix @ x, form.row_lower, form.row_upper)
-    column[basic[basic >= 0]] = Status.BASIC
-    row[-1 - basic[basic < 0]] = Status.BASIC
+    own_columns, own_rows = basic[(basic >= 0) & (basic < form.num_columns)], -1 - basic[basic < 0]
+    column[own_columns] = Status.BASIC
+    row[own_rows[own_rows < form.num_rows]] = Status.BASIC
     return Basis(column, row)
 
 

@@ -1,17 +1,25 @@
 """Rounds with a deadline: random programs, every solver, limits of 1 ms to 1 s. How late, by which rung, how valid?
 
-    python benchmarks/anytime.py [programs per solver] [solver ...]
+    python benchmarks/anytime.py [programs per solver] [solver ...] [--output FOLDER]
 
 A round here is what a scheduler does with an allocation: make it by the deadline, check it. Late is what passes after
-the deadline; at most 50 ms are allowed. The baseline beside it is the same round without the ladder: the solver called
-in this process with its own time limit, which may fail or overrun.
+the deadline; at most 50 ms are allowed. The baseline beside it is the same round without the ladder, for every 50th
+program: the solver called in this process with its own time limit, which may fail or overrun.
+
+With ``--output`` every round is written to a file per solver in that folder; what is there already is not run again,
+so that a run can be interrupted and continued. Program 17 is the same for all solvers and in every run.
 """
 
 from __future__ import annotations
 
+import argparse
+import csv
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 
 import numpy as np
 
@@ -36,10 +44,11 @@ from bloxopt.formulations import (
 from bloxopt.formulations.allocation import Allocation
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import Job
-from bloxopt.solvers import SOLVERS, get_solver
+from bloxopt.solvers import SOLVERS
 from bloxopt.solvers.base import SolverOptions
 
-ALLOWED_LATE = 0.050
+ALLOWED_LATE_MS = 50.0
+BASELINE_EVERY = 50
 TYPES = ("V100", "P100", "K80")
 
 
@@ -97,42 +106,123 @@ def is_valid(allocation: Allocation) -> bool:
     return True
 
 
-def main() -> None:
-    programs = int(sys.argv[1]) if len(sys.argv) > 1 else 40
-    solvers = sys.argv[2:] or [name for name in SOLVERS if get_solver(name).capabilities.lp]
-    print(f"{programs} programs a solver, limits of 1 ms to 1 s; late: ms after the deadline")
-    heads = f"{'late p50':>9} {'p99':>7} {'max':>7} {'> 50 ms':>7}  {'alone: failed':>13} {'late max':>9}"
-    print(f"{'solver':16} {'invalid':>7} {heads}  rungs")
-    for name in solvers:
-        random = np.random.default_rng(2026)
-        invalid, late, rungs = 0, [], Counter()
-        alone_failed, alone_late = 0, 0.0
-        ladder = Ladder(1.0)
-        ladder.start(name, wait=60.0)
-        for number in range(programs):
-            policy, space = random_round(random)
-            _ = space.job, space.rate, space.requested_rate  # what a scheduler has at hand before its round begins
-            limit = float(10 ** random.uniform(-3, 0))
+@dataclass(frozen=True)
+class Row:
+    """What became of one program; ``alone`` is ms after the deadline without the ladder, nan if not tried."""
+
+    number: int
+    columns: int
+    objective: str
+    integer: bool
+    limit_ms: float
+    late_ms: float
+    rung: str
+    valid: bool
+    alone_failed: bool
+    alone_ms: float
+    message: str
+
+
+def rounds(solver: str, numbers: range) -> Iterator[Row]:
+    """Each of the numbered programs, decided by the ladder."""
+    ladder = Ladder(1.0)
+    ladder.start(solver, wait=60.0)
+    for number in numbers:
+        random = np.random.default_rng([2026, number])
+        policy, space = random_round(random)
+        _ = space.job, space.rate, space.requested_rate  # what a scheduler has at hand before its round begins
+        limit = float(10 ** random.uniform(-3, 0))
+        deadline = time.monotonic() + limit
+        allocation = ladder.allocate(policy, space, deadline=deadline, solver=solver)
+        late = max(time.monotonic() - deadline, 0.0)
+        failed, alone = False, float("nan")
+        if number % BASELINE_EVERY == 0:
             deadline = time.monotonic() + limit
-            allocation = ladder.allocate(policy, space, deadline=deadline, solver=name)
-            late.append(max(time.monotonic() - deadline, 0.0))
-            invalid += not is_valid(allocation)
-            rungs[allocation.rung] += 1
-            if number < programs // 10:
-                deadline = time.monotonic() + limit
-                try:
-                    policy.allocate(space, name, SolverOptions(time_limit=limit))
-                except BloxoptError:
-                    alone_failed += 1
-                alone_late = max(alone_late, time.monotonic() - deadline)
-        ladder.close()
-        ms = 1000 * np.array(late)
-        shares = ", ".join(f"{rung} {100 * count / programs:.0f} %" for rung, count in rungs.most_common())
-        tried = max(programs // 10, 1)
-        times = f"{np.percentile(ms, 50):9.1f} {np.percentile(ms, 99):7.1f} {ms.max():7.1f}"
-        over = int((ms > 1000 * ALLOWED_LATE).sum())
-        alone = f"{alone_failed:6} of {tried:<4} {1000 * max(alone_late, 0):8.0f}"
-        print(f"{name:16} {invalid:7} {times} {over:7}  {alone}  {shares}", flush=True)
+            try:
+                policy.allocate(space, solver, SolverOptions(time_limit=limit))
+            except BloxoptError:
+                failed = True
+            alone = 1000 * max(time.monotonic() - deadline, 0.0)
+        objective, integer = (
+            type(policy.objective).__name__,
+            any(isinstance(b, OneConfiguration) for b in policy.blocks),
+        )
+        known = (number, space.num_columns, objective, integer, round(1000 * limit, 3), round(1000 * late, 3))
+        message = allocation.message[:400].replace("\n", " ")
+        yield Row(*known, allocation.rung, is_valid(allocation), failed, round(alone, 3), message)
+    ladder.close()
+
+
+def read(path: Path) -> list[Row]:
+    """The rounds that a file has, whole lines only."""
+    with path.open(newline="") as file:
+        found = [entry for entry in csv.DictReader(file) if entry["message"] is not None]
+    return [
+        Row(
+            int(entry["number"]),
+            int(entry["columns"]),
+            entry["objective"],
+            entry["integer"] == "True",
+            float(entry["limit_ms"]),
+            float(entry["late_ms"]),
+            entry["rung"],
+            entry["valid"] == "True",
+            entry["alone_failed"] == "True",
+            float(entry["alone_ms"]),
+            entry["message"],
+        )
+        for entry in found
+    ]
+
+
+def continued(solver: str, programs: int, path: Path) -> list[Row]:
+    """The rounds of a file with those that it lacks appended."""
+    done = read(path)[:programs] if path.exists() else []
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [field.name for field in fields(Row)])
+        writer.writeheader()
+        writer.writerows(asdict(row) for row in done)
+        for row in rounds(solver, range(len(done), programs)):
+            writer.writerow(asdict(row))
+            done.append(row)
+            if len(done) % 100 == 0:
+                file.flush()
+                late = sum(row.late_ms > ALLOWED_LATE_MS for row in done)
+                print(f"{solver}: {len(done)} of {programs}, {late} late", end="\r", file=sys.stderr, flush=True)
+    return done
+
+
+def report(solver: str, rows: list[Row]) -> str:
+    """One line of the table."""
+    late = np.array([row.late_ms for row in rows])
+    alone = np.array([row.alone_ms for row in rows if not np.isnan(row.alone_ms)])
+    failed = sum(row.alone_failed for row in rows)
+    rungs = Counter(row.rung for row in rows)
+    shares = ", ".join(f"{rung} {100 * count / len(rows):.0f} %" for rung, count in rungs.most_common())
+    return (
+        f"{solver:16} {len(rows):8} {sum(not row.valid for row in rows):7} {np.percentile(late, 50):9.1f} "
+        f"{np.percentile(late, 99):7.1f} {late.max():7.1f} {int((late > ALLOWED_LATE_MS).sum()):7}  "
+        f"{failed:6} of {len(alone):<4} {alone.max(initial=0.0):8.0f}  {shares}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("programs", nargs="?", type=int, default=40, help="programs per solver (default: 40)")
+    parser.add_argument("solvers", nargs="*", metavar="solver", help="names of solvers (default: all)")
+    parser.add_argument("--output", type=Path, metavar="FOLDER", help="folder for the rounds, to continue from")
+    options = parser.parse_args()
+    programs, solvers = options.programs, options.solvers or list(SOLVERS)
+    print(f"{programs} programs a solver, limits of 1 ms to 1 s; late: ms after the deadline")
+    heads = f"{'late p50':>9} {'p99':>7} {'max':>7} {'> 50 ms':>7}  {'alone: failed':>14} {'late max':>8}"
+    print(f"{'solver':16} {'programs':>8} {'invalid':>7} {heads}  rungs")
+    for name in solvers:
+        if options.output is None:
+            rows = list(rounds(name, range(programs)))
+        else:
+            options.output.mkdir(parents=True, exist_ok=True)
+            rows = continued(name, programs, options.output / f"{name.replace(':', '-')}.csv")
+        print(report(name, rows), flush=True)
 
 
 if __name__ == "__main__":

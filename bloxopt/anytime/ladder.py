@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import time
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
@@ -17,9 +20,10 @@ from bloxopt.formulations.policy import Policy
 from bloxopt.formulations.resuming import Resolver
 from bloxopt.formulations.session import built_program
 from bloxopt.formulations.space import AllocationSpace
+from bloxopt.formulations.standard_form import StandardForm
 from bloxopt.jobs import FloatArray
 from bloxopt.selection.base import Plan
-from bloxopt.solvers.base import Solver, SolverOptions, Termination
+from bloxopt.solvers.base import Capabilities, Solver, SolverOptions, SolverResult, Start, Termination
 from bloxopt.solvers.watchdog import Watched
 
 SOLVE_PART = 0.7
@@ -94,31 +98,102 @@ class Ladder:
         around are raised: blocks that cannot be built.
         """
         end = time.monotonic() + self.budget if deadline is None else deadline
+        with collection_put_off():
+            return self._allocate(policy, space, previous, end, solver, options, resume)
+
+    def _allocate(
+        self,
+        policy: Policy,
+        space: AllocationSpace,
+        previous: Plan | None,
+        end: float,
+        solver: str | Solver | None,
+        options: SolverOptions | None,
+        resume: Resolver | None,
+    ) -> Allocation:
         chosen = policy.solver if solver is None else solver
         limits = policy.options if options is None else options
+        last_rungs = _LastRungs(policy, space, previous)
         failures: list[str] = []
         for rung, name in ((Rung.SOLVED, chosen), (Rung.OTHER_SOLVER, _second(chosen))):
-            left = (end - time.monotonic()) * SOLVE_PART
+            now = time.monotonic()
+            left = (end - now) * SOLVE_PART
             if left <= _LEAST_SOLVE:
                 failures.append(f"{rung}: no time left")
                 break
+            punctual = _Punctual(self._watch(name), now + left, last_rungs.prepare)
             try:
-                allocation = policy.allocate(
-                    space, self._watch(name), replace(limits, time_limit=_within(left, limits)), resume
-                )
+                allocation = policy.allocate(space, punctual, replace(limits, time_limit=_within(left, limits)), resume)
             except (SolverError, CheckError, InfeasibleError, UnboundedError) as error:
                 failures.append(f"{rung}: {error}")
                 continue
             if rung is Rung.SOLVED and allocation.termination is not Termination.OPTIMAL:
                 rung = Rung.INCUMBENT
             return replace(allocation, rung=str(rung), message=_message(allocation.message, failures))
-        return _without_solver(policy, space, previous, failures)
+        return last_rungs.allocation(failures)
 
     def _watch(self, solver: str | Solver) -> Watched:
         key = solver if isinstance(solver, str) else id(solver)
         if key not in self._solvers:
             self._solvers[key] = Watched(solver)
         return self._solvers[key]
+
+
+@dataclass(frozen=True, eq=False)
+class _Punctual:
+    """A watched solver for one round: it is asked nothing after ``until``, and ``meanwhile`` is done while it works."""
+
+    watched: Watched
+    until: float
+    meanwhile: Callable[[], None]
+
+    @property
+    def name(self) -> str:
+        return self.watched.name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self.watched.capabilities
+
+    def solve(
+        self,
+        form: StandardForm,
+        options: SolverOptions = SolverOptions(),
+        warm_start: FloatArray | None = None,
+        start: Start | None = None,
+    ) -> SolverResult:
+        return self.watched.solve(form, options, warm_start, start, until=self.until, meanwhile=self.meanwhile)
+
+
+class _LastRungs:
+    """The allocation that needs no solver: made while a solver works, so that it is at hand at the deadline."""
+
+    def __init__(self, policy: Policy, space: AllocationSpace, previous: Plan | None) -> None:
+        self._arguments = (policy, space, previous)
+        self._made: Allocation | None = None
+
+    def prepare(self) -> None:
+        """Make it, unless it is made; what goes wrong shows when it is needed."""
+        if self._made is None:
+            with contextlib.suppress(Exception):
+                self._made = _without_solver(*self._arguments)
+
+    def allocation(self, failures: list[str]) -> Allocation:
+        """It, with what the rungs before failed with."""
+        made = _without_solver(*self._arguments) if self._made is None else self._made
+        return replace(made, message=_message(made.message, failures))
+
+
+@contextlib.contextmanager
+def collection_put_off() -> Iterator[None]:
+    """No garbage is collected within: a full collection stops a large process for 100 ms and more."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def _within(left: float, limits: SolverOptions) -> float:
@@ -133,15 +208,16 @@ def _message(own: str, failures: list[str]) -> str:
     return "; ".join([*failures, *([own] if own else [])])
 
 
-def _without_solver(policy: Policy, space: AllocationSpace, previous: Plan | None, failures: list[str]) -> Allocation:
+def _without_solver(policy: Policy, space: AllocationSpace, previous: Plan | None) -> Allocation:
     """The plan before as far as it still holds, else the greedy; with the lower limits it breaks named."""
     if policy.pair_threshold is None:
         space = space.alone()
     named = name_blocks(policy.blocks)
+    remarks: list[str] = []
     try:
         program = built_program(space, named)
     except BloxoptError as error:
-        failures.append(f"the blocks cannot be built: {error}")
+        remarks.append(f"the blocks cannot be built: {error}")
         named = name_blocks([Capacity(), TimeShare()])
         program = built_program(space, named)
     rung, most = Rung.GREEDY, None
@@ -151,7 +227,7 @@ def _without_solver(policy: Policy, space: AllocationSpace, previous: Plan | Non
     broken = {name: float(violations_of(name, block, space, x).max(initial=0.0)) for name, block in named.items()}
     unmet = [f"{name} by {amount:.3g}" for name, amount in broken.items() if amount > CHECK_TOLERANCE]
     if unmet:
-        failures.append(f"not kept: {', '.join(unmet)}")
+        remarks.append(f"not kept: {', '.join(unmet)}")
     return Allocation(
         space=space,
         x=x,
@@ -164,7 +240,7 @@ def _without_solver(policy: Policy, space: AllocationSpace, previous: Plan | Non
         num_solves=0,
         constraints=named,
         ranking=policy.rank(space),
-        message=_message("", failures),
+        message=_message("", remarks),
         work_conserving=policy.work_conserving,
         rung=str(rung),
     )

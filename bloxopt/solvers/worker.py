@@ -6,37 +6,54 @@ Run as ``python -m bloxopt.solvers.worker FD`` by :mod:`bloxopt.solvers.watchdog
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
 import socket
 import struct
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
 from bloxopt.errors import BloxoptError
 
 _LENGTH = struct.Struct("!Q")
 
+_LEAST_WAIT = 1e-4
+"""Seconds; 0 would make a socket one that never waits."""
 
-def send(connection: socket.socket, message: Any) -> None:
-    """Write one message; raises ``OSError`` when the other side is gone or the socket's timeout passes."""
+
+def send(connection: socket.socket, message: Any, deadline: float | None = None) -> None:
+    """Write one message; raises ``TimeoutError`` past ``deadline`` (monotonic s), ``OSError`` if no one is there."""
     data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+    connection.settimeout(None if deadline is None else max(deadline - time.monotonic(), _LEAST_WAIT))
     connection.sendall(_LENGTH.pack(len(data)) + data)
 
 
-def receive(connection: socket.socket) -> Any:
-    """Read one message; raises ``EOFError`` when the other side is gone, ``TimeoutError`` as the socket does."""
-    return pickle.loads(_read(connection, _LENGTH.unpack(_read(connection, _LENGTH.size))[0]))
+def receive(connection: socket.socket, deadline: float | None = None) -> Any:
+    """Read one message; raises ``TimeoutError`` past ``deadline`` (monotonic s), ``EOFError`` if no one is there."""
+    return pickle.loads(_read(connection, _LENGTH.unpack(_read(connection, _LENGTH.size, deadline))[0], deadline))
 
 
-def _read(connection: socket.socket, count: int) -> bytes:
+def _read(connection: socket.socket, count: int, deadline: float | None) -> bytes:
     data = bytearray()
     while len(data) < count:
-        part = connection.recv(min(count - len(data), 1 << 20))
+        left = None if deadline is None else deadline - time.monotonic()
+        if left is not None and left <= 0:  # also for one that never stops sending
+            raise TimeoutError
+        connection.settimeout(left)
+        try:
+            part = connection.recv(min(count - len(data), 1 << 20))
+        except ConnectionError as error:
+            raise EOFError(str(error)) from error
         if not part:
             raise EOFError("the connection was closed")
         data += part
     return bytes(data)
 
+
+_NICENESS = 5
+"""A third of a processor's time beside others that want it: a solver has one of its own almost always."""
 
 READY = "ready"
 """The first thing that a worker says: it has imported all that its solver needs."""
@@ -63,18 +80,29 @@ def prepare(solver: Any) -> None:
             get_solver(solver).solve(form, SolverOptions(time_limit=1.0))
 
 
+def step_back() -> None:
+    """Let this process give way: to the one that waits for it with a deadline, and where memory runs out."""
+    with contextlib.suppress(OSError):
+        os.nice(_NICENESS)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+
+
 def serve(connection: socket.socket) -> None:
-    """Prepare a solver, then answer (solver, the arguments of ``solve``) with a result, or with what it raised."""
+    """Prepare a solver, then answer questions (number, (solver, the arguments of ``solve``)).
+
+    An answer is (number, result), or with what the solver raised in place of a result.
+    """
     from bloxopt.solvers.registry import get_solver
 
     try:
         prepare(receive(connection))
-        send(connection, READY)
+        send(connection, (0, READY))
     except (EOFError, OSError):
         return
     while True:
         try:
-            solver, arguments = receive(connection)
+            number, (solver, arguments) = receive(connection)
         except (EOFError, OSError):
             return
         answer: Any
@@ -85,12 +113,13 @@ def serve(connection: socket.socket) -> None:
         except Exception as error:  # whatever a solver raises is its failure, not this process's
             answer = f"{type(error).__name__}: {error}"
         try:
-            send(connection, answer)
+            send(connection, (number, answer))
         except OSError:
             return
         except Exception as error:
-            send(connection, f"its answer cannot be passed on: {type(error).__name__}: {error}")
+            send(connection, (number, f"its answer cannot be passed on: {type(error).__name__}: {error}"))
 
 
 if __name__ == "__main__":
+    step_back()
     serve(socket.socket(fileno=int(sys.argv[1])))

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -72,6 +73,17 @@ class Decided:
     started: int = 0
     stopped: int = 0
     retries: int = 0
+
+
+class Memory(NamedTuple):
+    """What a scheduler remembers from round to round: its plan, the rows that ask for admission, and whether a plan is
+    due, nothing ran in the last round, and how many jobs were done by then."""
+
+    plan: Plan | None
+    pending: IntArray
+    stale: bool
+    ran_nothing: bool
+    finished: int
 
 
 @dataclass(eq=False)
@@ -231,6 +243,10 @@ class Scheduler:
         twin = copy.copy(self)
         twin.backend = backend
         twin.selector = copy.deepcopy(self.selector)
+        if getattr(self.placement, "remembers", False):
+            # It knows its table and cluster by identity.
+            known = (self.backend.catalog.table, self.backend.catalog.cluster)
+            twin.placement = copy.deepcopy(self.placement, {id(part): part for part in known})
         twin.inspect = twin.before_round = twin.ladder = None
         twin.resolver = None if self.resolver is None else Resolver(self.resolver.least_entries)
         twin.__post_init__()
@@ -246,6 +262,17 @@ class Scheduler:
         twin._finished, twin._rates_version = backend.ledger.num_finished, backend.catalog.version
         twin._pending = np.concatenate([self._pending, state.submitted])
         return twin
+
+    def remembered(self, rows: IntArray | None = None) -> Memory:
+        """What it remembers beside the ledger, by the rows of the table that ``rows`` numbers anew, if given."""
+        twin = copy.copy(self)
+        if rows is not None:
+            twin._renumber(rows)
+        return Memory(twin._plan, twin._pending, twin._stale, twin._ran_nothing, twin._finished)
+
+    def recall(self, memory: Memory) -> None:
+        """Go on from there."""
+        self._plan, self._pending, self._stale, self._ran_nothing, self._finished = memory
 
     def allocate(self, space: AllocationSpace, resume: Resolver | None = None) -> Allocation:
         """What the policy allocates in ``space``, with the solver and options of this scheduler.

@@ -125,6 +125,10 @@ class JobLedger:
             self._memories[name], self._fills[name] = array, fill
         return self._memories[name]
 
+    def memories(self) -> dict[str, tuple[NDArray[Any], float | bool | None]]:
+        """Every array that :meth:`memory` has made by now, by name, with what it was made of."""
+        return {name: (array, self._fills[name]) for name, array in self._memories.items()}
+
     def admit(self, rows: IntArray) -> None:
         """Let jobs in: they wait from now on."""
         self.status[rows] = JobStatus.WAITING

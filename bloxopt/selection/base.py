@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -92,10 +92,13 @@ class Plan:
 
     Flat arrays per column: ``row`` (job row of the ledger), ``gpu_type``, ``num_gpus``, ``gpu_demand``, ``share`` of
     time, ``received`` seconds, ``due`` seconds promised by the plans that this one continues. ``made_at`` seconds.
-    ``partner`` is the kind of the job it shares its GPUs with, -1 for none.
+    ``partner`` is the kind of the job it shares its GPUs with, -1 for none. ``ranked`` has the rows of the jobs in the
+    policy's order, None where it has none.
     Columns that differ in ``spread`` alone are one here; ``promised`` marks those that the allocation gives the fewest
     nodes for most of their time (None: it does not say).
     """
+
+    COLUMNS = ("row", "gpu_type", "num_gpus", "gpu_demand", "share", "partner", "received", "due", "promised")
 
     def __init__(self, allocation: Allocation, made_at: float) -> None:
         space = allocation.space
@@ -107,6 +110,7 @@ class Plan:
         self.gpu_demand = space.gpu_demand
         self.share: FloatArray = np.clip(allocation.x, 0.0, 1.0)
         self.partner: IntArray = space.partner
+        self.ranked: IntArray | None = None if allocation.ranking is None else space.index[allocation.ranking]
         key = _column_key(self.row, self.gpu_type, self.num_gpus, self.partner)
         self.promised: BoolArray | None = None
         if space.has_twin.any():
@@ -118,21 +122,37 @@ class Plan:
             self.gpu_demand, self.partner = self.gpu_demand[first], self.partner[first]
         self.received: FloatArray = np.zeros(len(self.row))
         self.due: FloatArray = np.zeros(len(self.row))
+        self._sort(key)
+
+    def _sort(self, key: IntArray) -> None:
         self._order: IntArray = np.argsort(key)
         self._sorted_key: IntArray = key[self._order]
+
+    @classmethod
+    def restored(
+        cls, allocation: Allocation, made_at: float, columns: Mapping[str, Any], ranked: IntArray | None
+    ) -> Plan:
+        """A plan of ``columns`` as :attr:`COLUMNS` names them; of ``allocation`` only its properties count."""
+        plan = object.__new__(cls)
+        plan.allocation, plan.made_at, plan.ranked = allocation, made_at, ranked
+        for name in cls.COLUMNS:
+            setattr(plan, name, columns[name])
+        plan._sort(_column_key(plan.row, plan.gpu_type, plan.num_gpus, plan.partner))
+        return plan
 
     def renumbered(self, position: IntArray) -> Plan:
         """The same plan where job r of the table has become job ``position[r]``, or is gone where that is -1."""
         twin = copy(self)
         row = position[self.row]
         kept = row >= 0
-        for name in ("gpu_type", "num_gpus", "gpu_demand", "share", "partner", "received", "due", "promised"):
+        for name in self.COLUMNS[1:]:
             column = getattr(self, name)
             setattr(twin, name, None if column is None else column[kept])
         twin.row = row[kept]
-        key = _column_key(twin.row, twin.gpu_type, twin.num_gpus, twin.partner)
-        twin._order = np.argsort(key)
-        twin._sorted_key = key[twin._order]
+        if self.ranked is not None:
+            ranked = position[self.ranked]
+            twin.ranked = ranked[ranked >= 0]
+        twin._sort(_column_key(twin.row, twin.gpu_type, twin.num_gpus, twin.partner))
         return twin
 
     def copy(self) -> Plan:
@@ -172,12 +192,11 @@ class Plan:
 
     def rank(self, row: IntArray) -> IntArray | None:
         """Place of jobs in the policy's order, one past the last for those that it did not rank; None without order."""
-        ranking = self.allocation.ranking
-        if ranking is None:
+        if self.ranked is None:
             return None
-        space = self.allocation.space
-        place = np.full(len(space.catalog.table), len(ranking), dtype=np.int64)
-        place[space.index[ranking]] = np.arange(len(ranking))
+        rows = max(int(self.ranked.max(initial=-1)), int(row.max(initial=-1))) + 1
+        place = np.full(rows, len(self.ranked), dtype=np.int64)
+        place[self.ranked] = np.arange(len(self.ranked))
         ranks: IntArray = place[row]
         return ranks
 

@@ -49,6 +49,11 @@ class Priorities:
             raise ConfigError(f"selector 'priorities': shuffle_seed is {shuffle_seed}, must be a whole number >= 0")
         self._shuffler = None if shuffle_seed is None else random.Random(shuffle_seed)
 
+    @property
+    def remembers(self) -> bool:
+        """Whether a round depends on the rounds before by more than the ledger and the plan: it does with shuffling."""
+        return self._shuffler is not None
+
     def replanned(self, previous: Plan | None, space: AllocationSpace) -> None:
         """Carry over what the replaced plan still owes each job on each type."""
         if previous is None:

@@ -58,6 +58,11 @@ class GuaranteedCells(WholeQueue):
         self._grants: dict[int, Grant] = {}
 
     @property
+    def remembers(self) -> bool:
+        """Whether a round depends on the rounds before by more than the ledger and the plan: on what is bound."""
+        return True
+
+    @property
     def cells(self) -> TenantCells | None:
         """The guaranteed gangs and the cells they are in, None before the first round."""
         return self._cells

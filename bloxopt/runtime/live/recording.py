@@ -96,15 +96,13 @@ class _Known:
 class Recording:
     """Makes the events of rounds; the backend stores them, and calls :meth:`keep` when they are stored.
 
-    ``header`` is said with every snapshot: the scheduler's configuration and the versions of what it is made of.
-    ``memory`` is asked for what the scheduler remembers when a snapshot is due after ``every`` rounds; None where that
-    cannot be told in plain data, and then there is no snapshot. ``number`` is that of the last round that was noted.
+    ``header`` is said with every snapshot: the scheduler's configuration and the versions of what it is made of. There
+    is one when a scheduler begins, and after ``every`` rounds. ``number`` is that of the last round that was noted.
     """
 
     def __init__(self, oracle: LearnedThroughput, number: int = 0, every: int = SNAPSHOT_EVERY) -> None:
         self.oracle, self.number, self.every = oracle, number, every
         self.header: dict[str, Any] = {}
-        self.memory: Callable[[], dict[str, Any] | None] | None = None
         self._since = every
         self._known, self._next = _Known(), _Known()
         self._ran: list[list[Any]] = []
@@ -136,11 +134,14 @@ class Recording:
         self._active = len(seen.ledger.active)
         self._rejected = _rejected(seen.ledger)
 
-    def remember(self) -> bool:
-        """Take down what the scheduler remembers if a snapshot is due; whether that was done."""
-        if self._fresh or self._since < self.every or self.memory is None:
+    def remember(self, memory: Callable[[], dict[str, Any] | None]) -> bool:
+        """Take down what the scheduler remembers if a snapshot is due; whether that was done.
+
+        ``memory`` gives it as plain data; None where that cannot be, and then there is no snapshot.
+        """
+        if self._fresh or self._since < self.every:
             return False
-        self._remembered = self.memory()
+        self._remembered = memory()
         return self._remembered is not None
 
     def planned(self, allocation: Allocation) -> None:

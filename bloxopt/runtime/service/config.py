@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -10,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from bloxopt.admission import Admission, get_admission
 from bloxopt.anytime import Ladder
-from bloxopt.errors import ConfigError
+from bloxopt.errors import BloxoptError, ConfigError
 from bloxopt.formulations.policies import get_policy
 from bloxopt.formulations.policy import Policy
 from bloxopt.formulations.space import EVERY_COUNT_UP_TO
@@ -18,13 +19,23 @@ from bloxopt.input_files import read_input
 from bloxopt.placement import get_placement
 from bloxopt.placement.strategy import Strategy
 from bloxopt.rounds import Scheduler
-from bloxopt.runtime.live import LeaseTerms, LiveBackend, Rounds
+from bloxopt.runtime.backend import Backend
+from bloxopt.runtime.live import LeaseTerms, Rounds
+from bloxopt.runtime.service.config_errors import first_problem, line_of
 from bloxopt.selection import RoundSelector, get_selector
 from bloxopt.solvers.registry import check_solver
 
 Seconds = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 Days = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
+
+
+class MisconfiguredError(ConfigError):
+    """Something wrong with the value of one key: ``keys`` are its tables and itself."""
+
+    def __init__(self, keys: Sequence[str], text: str) -> None:
+        super().__init__(f"{'.'.join(keys) or 'the file'}: {text}")
+        self.keys = list(keys)
 
 
 class Section(BaseModel):
@@ -150,13 +161,19 @@ class ServiceConfig(Section):
         )
 
     def check(self) -> None:
-        """Raise a :class:`~bloxopt.errors.BloxoptError` for a name or option that is not known, or does not go here."""
-        self.make_policy()
-        self.make_admission()
-        self.make_placement()
-        self.make_selector()
-        if self.solver is not None:
-            check_solver(self.solver)
+        """Raise :class:`~bloxopt.errors.ConfigError` for a name or option that is not known, or does not go here."""
+        checks: dict[str, Callable[[], object]] = {
+            "policy": self.make_policy,
+            "admission": self.make_admission,
+            "placement": self.make_placement,
+            "selector": self.make_selector,
+            "solver": lambda: self.solver is None or check_solver(self.solver),
+        }
+        for key, make in checks.items():
+            try:
+                make()
+            except BloxoptError as error:
+                raise MisconfiguredError([key], str(error)) from None
 
     def make_policy(self) -> Policy:
         policy = get_policy(self.policy.name, **self.policy.options)
@@ -175,7 +192,7 @@ class ServiceConfig(Section):
     def make_selector(self) -> RoundSelector:
         return get_selector(self.selector.name, **self.selector.options)
 
-    def make_scheduler(self, backend: LiveBackend, ladder: Ladder | None) -> Scheduler:
+    def make_scheduler(self, backend: Backend, ladder: Ladder | None) -> Scheduler:
         """A scheduler over the backend, with nothing to remember yet."""
         return Scheduler(
             backend=backend,
@@ -191,28 +208,30 @@ class ServiceConfig(Section):
 
 
 def load_config(path: str | Path) -> ServiceConfig:
-    """The configuration of a TOML file; raises :class:`~bloxopt.errors.ConfigError` naming file, key and value."""
+    """The configuration of a TOML file; raises :class:`~bloxopt.errors.ConfigError` naming file, line, key and value."""
     path = Path(path)
     if not path.exists():
         raise ConfigError(f"{path}: no such configuration file")
     try:
-        document = tomllib.loads(read_input(path, ConfigError).decode("utf-8"))
+        text = read_input(path, ConfigError).decode("utf-8")
+        document = tomllib.loads(text)
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: not UTF-8 text") from None
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from error
-    return make_config(document, path.absolute().parent, f"{path}: ")
+    try:
+        return make_config(document, path.absolute().parent)
+    except MisconfiguredError as error:
+        line = line_of(text, error.keys)
+        raise ConfigError(f"{path}{'' if line is None else f', line {line}'}: {error}") from None
 
 
-def make_config(document: dict[str, Any], folder: Path, prefix: str = "") -> ServiceConfig:
+def make_config(document: dict[str, Any], folder: Path) -> ServiceConfig:
     """The configuration of a document; ``folder`` is what its paths are relative to."""
     try:
         config = ServiceConfig.model_validate(document)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(str(part) for part in first["loc"]) or "the file"
-        text = str(first["msg"]).removeprefix("Value error, ")
-        raise ConfigError(f"{prefix}{key}: {text[:1].lower()}{text[1:]}") from None
+        raise MisconfiguredError(*first_problem(error, ServiceConfig)) from None
     config = config.model_copy(
         update={
             "database": _from(folder, config.database) if "://" not in config.database else config.database,

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from functools import partial
 
 from bloxopt.anytime import Ladder
 from bloxopt.errors import BloxoptError
+from bloxopt.experiments.store import versions
 from bloxopt.explanations.explain import explain
 from bloxopt.explanations.reasons import Explanation, Reason
+from bloxopt.formulations.allocation import Allocation
 from bloxopt.rounds import Round, Scheduler
 from bloxopt.runtime.backend import ClusterState
 from bloxopt.runtime.live import LiveBackend
+from bloxopt.runtime.live.memory import memory_data
 from bloxopt.runtime.service.config import ServiceConfig
 from bloxopt.runtime.service.logging import log
 from bloxopt.runtime.service.metrics import Metrics
@@ -40,6 +44,7 @@ class RoundLoop:
         self._layout_version = 0
         self._twin: tuple[Scheduler, Scheduler, ClusterState, float] | None = None
         self._explaining = threading.Lock()
+        backend.recording.header = {"config": config.decisions(), "versions": versions()}
 
     def start(self) -> None:
         """Begin."""
@@ -67,7 +72,7 @@ class RoundLoop:
                 log.error("a round failed", exc_info=None if known else error, extra={"reason": self.failure})
                 self.metrics.failures.inc()
                 self._scheduler = self._twin = None
-                self.backend.abandon()
+                self.backend.fail(self.failure)
                 self._stopped.wait(_PAUSE)
 
     def turn(self) -> Round | None:
@@ -78,6 +83,7 @@ class RoundLoop:
                 return None
             self._scheduler = self.config.make_scheduler(self.backend, self._ladder)
             self._scheduler.before_round = self._before
+            self._scheduler.inspect = self._planned
             self._layout_version = self.backend.layout_version
         record = self._scheduler.run_round()
         self.metrics.observe(record)
@@ -104,6 +110,13 @@ class RoundLoop:
             # A placement may have worked something out for the cluster as it was.
             scheduler.placement = self.config.make_placement()
             self._layout_version = self.backend.layout_version
+        told = self.backend.recording.remember(partial(memory_data, scheduler, state))
+        if told and scheduler.resolver is not None:
+            # What solvers begin from is not told: whoever goes on from the record has nothing either.
+            scheduler.resolver.forget()
+
+    def _planned(self, allocation: Allocation, _: object) -> None:
+        self.backend.recording.planned(allocation)
 
     def explain(self, job: JobRecord, remedies: bool, horizon: float) -> Explanation:
         """Why a job waits, worked out on a copy of the scheduler that is made once a round."""

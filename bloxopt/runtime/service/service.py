@@ -6,6 +6,7 @@ import contextlib
 import threading
 
 from bloxopt.errors import StoreError
+from bloxopt.experiments.store import versions
 from bloxopt.runtime.live import Clock, LiveBackend, LiveCluster
 from bloxopt.runtime.service.config import ServiceConfig
 from bloxopt.runtime.service.limits import RateLimit
@@ -49,7 +50,8 @@ class Service:
     def start(self) -> None:
         """Begin to decide rounds."""
         with self.live.change():
-            self.live.note("scheduler.started", "", config=self.config.model_dump(mode="json", exclude={"database"}))
+            plain = self.config.model_dump(mode="json", exclude={"database"})
+            self.live.note("scheduler.started", "", config=plain, versions=versions())
         self.loop.start()
         self.retention.start()
         log.info("scheduler started", extra={"jobs": len(self.live.jobs), "nodes": len(self.live.nodes)})

@@ -175,6 +175,11 @@ class ServiceConfig(Section):
             except BloxoptError as error:
                 raise MisconfiguredError([key], str(error)) from None
 
+    def decisions(self) -> dict[str, Any]:
+        """The part of the configuration that rounds are decided by, as plain values."""
+        parts = {"policy", "admission", "placement", "selector", "solver", "rounds"}
+        return self.model_dump(mode="json", include=parts)
+
     def make_policy(self) -> Policy:
         policy = get_policy(self.policy.name, **self.policy.options)
         if policy.pair_threshold is not None:

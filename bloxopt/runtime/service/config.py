@@ -167,7 +167,7 @@ class ServiceConfig(Section):
             "admission": self.make_admission,
             "placement": self.make_placement,
             "selector": self.make_selector,
-            "solver": lambda: self.solver is None or check_solver(self.solver),
+            "solver": self._check_solver,
         }
         for key, make in checks.items():
             try:
@@ -179,6 +179,10 @@ class ServiceConfig(Section):
         """The part of the configuration that rounds are decided by, as plain values."""
         parts = {"policy", "admission", "placement", "selector", "solver", "rounds"}
         return self.model_dump(mode="json", include=parts)
+
+    def _check_solver(self) -> None:
+        if self.solver is not None:
+            check_solver(self.solver)
 
     def make_policy(self) -> Policy:
         policy = get_policy(self.policy.name, **self.policy.options)
@@ -213,7 +217,7 @@ class ServiceConfig(Section):
 
 
 def load_config(path: str | Path) -> ServiceConfig:
-    """The configuration of a TOML file; raises :class:`~bloxopt.errors.ConfigError` naming file, line, key and value."""
+    """The configuration of a TOML file; raises :class:`~bloxopt.errors.ConfigError` that names file, line and key."""
     path = Path(path)
     if not path.exists():
         raise ConfigError(f"{path}: no such configuration file")

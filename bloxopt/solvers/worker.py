@@ -82,10 +82,11 @@ def prepare(solver: Any) -> None:
 
 def step_back() -> None:
     """Let this process give way: to the one that waits for it with a deadline, and where memory runs out."""
-    with contextlib.suppress(OSError):
-        os.nice(_NICENESS)
-    with contextlib.suppress(OSError):
+    os.nice(_NICENESS)
+    with contextlib.suppress(OSError):  # Linux only
         Path("/proc/self/oom_score_adj").write_text("1000")
+        # Where sessions share the processors equally, niceness counts within this session only.
+        Path("/proc/self/autogroup").write_text(str(_NICENESS))
 
 
 def serve(connection: socket.socket) -> None:

@@ -1,20 +1,19 @@
-"""A solver that is watched: it runs in a process of its own, which is killed when it overruns its time limit."""
+"""A solver that is watched: it runs in a process of its own, and nobody waits for it past its time limit.
+
+One that is a little late, as solvers are, is left to finish and serves again: starting a process takes a second. One
+that hangs is killed.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import pickle
 import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,16 +24,13 @@ from bloxopt.solvers.base import Capabilities, Solver, SolverOptions, SolverResu
 from bloxopt.solvers.check import Tolerance, checked
 from bloxopt.solvers.presolve import Answer
 from bloxopt.solvers.registry import get_solver
-from bloxopt.solvers.worker import receive, send
+from bloxopt.solvers.worker_handle import Worker, WorkerError
 
 if TYPE_CHECKING:
     from bloxopt.formulations.standard_form import StandardForm
 
 GRACE_SECONDS = 0.01
-"""Seconds past its time limit after which a solver is taken to hang: what an answer may take to come over."""
-
-_LAST_LOOK = 0.001
-"""Seconds for an answer that came while this process was busy with something else."""
+"""Seconds past its time limit for which a solver is waited for: what an answer may take to come over."""
 
 _DYING_SECONDS = 0.01
 """Seconds that a process which closed its connection is given to tell how it ended."""
@@ -43,130 +39,14 @@ _OWN_TOLERANCE = Tolerance(objective=1e-4, feasibility=1e-4)
 """What is asked of the answers of solvers that state no tolerance: small excesses are repaired later."""
 
 
-class WorkerError(Exception):
-    """A worker that has died, or whose words make no sense."""
-
-
-class StartingError(Exception):
-    """A worker that has not finished importing its solver."""
-
-
-class Worker:
-    """One process that solves programs one after the other until it is killed.
-
-    It begins by importing what ``solver`` needs, while this process goes on. Raises ``OSError`` where no process can
-    be started.
-    """
-
-    def __init__(self, solver: str | Solver) -> None:
-        self._connection, theirs = socket.socketpair()
-        self._ready = False
-        self._asked = 0
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "bloxopt.solvers.worker", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-                env=_environment(),
-            )
-        except BaseException:
-            self._connection.close()
-            raise
-        finally:
-            theirs.close()
-        with contextlib.suppress(OSError):  # one that has died already is found out when it is asked
-            send(self._connection, solver)
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
-    def exit_code(self) -> int | None:
-        """How the process ended, minus the signal if by one; None while it runs."""
-        return self._process.poll()
-
-    def ask(self, question: Any, deadline: float | None) -> None:
-        """Put a question; the answer to one that was never fetched is forgotten.
-
-        Raises ``TimeoutError`` past ``deadline`` (monotonic s), :class:`StartingError` if the worker is still importing
-        then, which is no reason to kill it, and :class:`WorkerError` if it has died.
-        """
-        if not self.wait_until_ready(deadline):
-            raise StartingError
-        self._asked += 1
-        try:
-            send(self._connection, (self._asked, question), deadline)
-        except TimeoutError:
-            raise
-        except OSError as error:
-            raise WorkerError(str(error)) from error
-
-    def answer(self, deadline: float | None) -> Any:
-        """The answer to the last question; raises as :meth:`ask` does."""
-        while True:
-            number, answer = self._next(deadline)
-            if number == self._asked:
-                return answer
-
-    def wait_until_ready(self, deadline: float | None) -> bool:
-        """Whether it has imported what its solver needs, by ``deadline`` (monotonic s; None: whenever it has).
-
-        Raises :class:`WorkerError` if it has died instead.
-        """
-        if not self._ready:
-            if not self.speaks(deadline):
-                return False
-            self._next(time.monotonic() + _LAST_LOOK)
-            self._ready = True
-        return True
-
-    def speaks(self, deadline: float | None) -> bool:
-        """Whether it says something, or has died, by ``deadline`` (monotonic s; None: whenever it does)."""
-        left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
-        try:
-            self._connection.settimeout(left)
-            self._connection.recv(1, socket.MSG_PEEK)
-        except (TimeoutError, BlockingIOError):
-            return False
-        except OSError:
-            return True
-        return True
-
-    def _next(self, deadline: float | None) -> tuple[int, Any]:
-        try:
-            number, answer = receive(self._connection, deadline)
-        except TimeoutError:
-            raise
-        except EOFError as error:
-            raise WorkerError(str(error)) from error
-        except Exception as error:  # unpickling what is no message can raise anything
-            raise WorkerError(f"what it said makes no sense: {type(error).__name__}: {error}") from error
-        return number, answer
-
-    def kill(self) -> None:
-        """End the process at once, whatever it does, and those that it started; does not wait until it is gone."""
-        with contextlib.suppress(OSError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._connection.close()
-
-    def wait(self, timeout: float | None = None) -> int | None:
-        """How it ended, None if it has not within ``timeout`` seconds."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return self._process.wait(timeout)
-        return None
-
-
 class Watched:
     """A :class:`~bloxopt.solvers.base.Solver` around another, which cannot hang, crash or corrupt this process.
 
-    A solver that is not done ``grace`` seconds after its time limit is killed (LIMIT_NO_SOLUTION); one whose process
-    dies or makes no sense has failed (ERROR). Without a time limit it may take as long as it likes. ``solver`` is a
-    name, or an object that can be pickled; what the latter answers is checked as the answers of registered ones are.
-    Workers are started ahead: one works, one waits to replace it. Safe to use from many threads, which then take turns.
+    A solver that is not done ``grace`` seconds after its time limit is not waited for (LIMIT_NO_SOLUTION), and killed
+    if it is not done a second later either; one whose process dies or makes no sense has failed (ERROR). Without a time
+    limit it may take as long as it likes. ``solver`` is a name, or an object that can be pickled; what the latter
+    answers is checked as the answers of registered ones are. Workers are started ahead: one works, one waits to replace
+    it. Safe to use from many threads, which then take turns.
     """
 
     def __init__(self, solver: str | Solver = "auto", grace: float = GRACE_SECONDS) -> None:
@@ -183,8 +63,10 @@ class Watched:
         self.capabilities: Capabilities = getattr(inner, "capabilities", Capabilities())
         self.tolerance: Tolerance = getattr(inner, "tolerance", _OWN_TOLERANCE)
         self.grace = grace
+        self.overruns = 0
+        """How often a solver was not waited for any longer."""
         self.kills = 0
-        """How often a solver was killed because it overran."""
+        """How often one was killed because it hung."""
         self.crashes = 0
         """How often a solver's process died by itself or made no sense."""
         self._lock = threading.Lock()
@@ -203,7 +85,7 @@ class Watched:
             self._wanted = max(self._wanted, 2 if spare else 1)
             self._fill_up()
             if wait > 0 and self._workers:
-                with contextlib.suppress(WorkerError, TimeoutError):
+                with contextlib.suppress(WorkerError):
                     self._workers[0].wait_until_ready(time.monotonic() + wait)
 
     def close(self) -> None:
@@ -245,26 +127,20 @@ class Watched:
             return self._failed(Termination.LIMIT_NO_SOLUTION, started, "another solve took all of the time")
         try:
             try:
-                if not self._workers:
-                    self._workers.append(Worker(self.solver))
+                worker = self._choose()
             except OSError as error:
                 return self._failed(Termination.ERROR, started, f"its process cannot be started ({error})")
-            worker = self._workers[0]
             try:
                 answer = self._answer(worker, (self.solver, arguments), started, deadline, meanwhile)
-            except StartingError:
-                return self._failed(Termination.LIMIT_NO_SOLUTION, started, "its process is still starting")
             except TimeoutError:
-                self._dismiss(worker)
-                self.kills += 1
+                if not worker.ready:
+                    return self._failed(Termination.LIMIT_NO_SOLUTION, started, "its process is still starting")
+                self.overruns += 1
                 given = 0.0 if deadline is None else deadline - self.grace - started
-                overrun = f"killed {time.monotonic() - started:.3f} s after it was given {given:.3f} s"
+                overrun = f"not done {time.monotonic() - started:.3f} s after it was given {given:.3f} s"
                 return self._failed(Termination.LIMIT_NO_SOLUTION, started, overrun)
             except WorkerError as error:
-                code = worker.wait(_DYING_SECONDS)
-                self._dismiss(worker)
-                self.crashes += 1
-                reason = str(error) if code is None else f"exit code {code}"
+                reason = self._bury(worker, str(error))
                 return self._failed(Termination.ERROR, started, f"its process died ({reason})")
             except BaseException:
                 # Interrupted in the middle of a message: the next one would not be understood.
@@ -288,21 +164,46 @@ class Watched:
         deadline: float | None,
         meanwhile: Callable[[], None] | None,
     ) -> Any:
-        """Ask, wait, and make use of the time in which the solver works."""
+        """Ask, wait, and make use of the time in which the solver works.
+
+        Raises ``TimeoutError`` past ``deadline``, :class:`WorkerError` as the worker does.
+        """
         halfway = None if deadline is None else (started + deadline) / 2
-        busy = meanwhile is not None and halfway is not None
-        if busy and not worker.wait_until_ready(halfway):
-            assert meanwhile is not None
-            meanwhile()
-            busy = False
+        if not worker.wait_until_ready(halfway):
+            if meanwhile is not None:
+                meanwhile()
+            if not worker.wait_until_ready(deadline):
+                raise TimeoutError
         worker.ask(question, deadline)
         self._fill_up()
-        if busy and not worker.speaks(halfway):
-            assert meanwhile is not None
+        if meanwhile is not None and halfway is not None and not worker.speaks(halfway):
             meanwhile()
-        if deadline is not None:
-            deadline = max(deadline, time.monotonic() + _LAST_LOOK)
         return worker.answer(deadline)
+
+    def _choose(self) -> Worker:
+        """A worker that is ready and has nothing else to do, or else the one that comes next to it."""
+        for worker in list(self._workers):
+            try:
+                worker.listen()
+            except WorkerError as error:
+                self._bury(worker, str(error))
+                continue
+            if worker.hangs:
+                self._dismiss(worker)
+                self.kills += 1
+        if not self._workers:
+            self._workers.append(Worker(self.solver))
+        return min(self._workers, key=lambda worker: (not worker.ready, worker.behind))
+
+    def _bury(self, worker: Worker, reason: str) -> str:
+        """How a worker died, after replacing it."""
+        hung, code = worker.behind > 0, worker.wait(_DYING_SECONDS)
+        self._dismiss(worker)
+        if hung and code == -signal.SIGALRM:
+            self.kills += 1
+        else:
+            self.crashes += 1
+        return reason if code is None else f"exit code {code}"
 
     def _dismiss(self, worker: Worker) -> None:
         """Kill a worker; the spare takes over, and another one is started when there is time for it."""
@@ -354,12 +255,6 @@ def _agree(said: float, value: float, form: StandardForm, x: FloatArray, toleran
     """Whether two values of the objective at ``x`` are the same but for rounding."""
     terms = float((np.abs(form.cost) * np.abs(x)).sum()) + abs(form.constant)
     return abs(said - value) <= 10 * tolerance.objective * max(terms, abs(value), 1e-9)
-
-
-def _environment() -> dict[str, str]:
-    """The environment with the folders from which this process imports, so that user modules are found too."""
-    paths = [path or str(Path.cwd()) for path in sys.path]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
 
 
 def _end_all(workers: list[Worker], dying: list[Worker]) -> None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import signal
 import socket
 import struct
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,9 @@ def _read(connection: socket.socket, count: int, deadline: float | None) -> byte
     return bytes(data)
 
 
+PATIENCE_SECONDS = 1.0
+"""Seconds past its deadline after which a solver is taken to hang, and its process ends itself."""
+
 _NICENESS = 5
 """A third of a processor's time beside others that want it: a solver has one of its own almost always."""
 
@@ -89,10 +94,22 @@ def step_back() -> None:
         Path("/proc/self/autogroup").write_text(str(_NICENESS))
 
 
-def serve(connection: socket.socket) -> None:
-    """Prepare a solver, then answer questions (number, (solver, the arguments of ``solve``)).
+@contextlib.contextmanager
+def _ending_with(deadline: float | None) -> Iterator[None]:
+    """Have the kernel end this process if what is done within hangs, whatever it does and whoever is left."""
+    if deadline is not None:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, max(deadline + PATIENCE_SECONDS - time.monotonic(), 1e-3))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
 
-    An answer is (number, result), or with what the solver raised in place of a result.
+
+def serve(connection: socket.socket) -> None:
+    """Prepare a solver, then answer questions (number, deadline, (solver, the arguments of ``solve``)).
+
+    An answer is (number, result), or with what the solver raised in place of a result. Deadlines are monotonic s.
     """
     from bloxopt.solvers.registry import get_solver
 
@@ -103,12 +120,16 @@ def serve(connection: socket.socket) -> None:
         return
     while True:
         try:
-            number, (solver, arguments) = receive(connection)
+            number, deadline, (solver, arguments) = receive(connection)
         except (EOFError, OSError):
             return
         answer: Any
         try:
-            answer = get_solver(solver).solve(*arguments)
+            if deadline is not None and time.monotonic() >= deadline:
+                answer = "it was asked too late"
+            else:
+                with _ending_with(deadline):
+                    answer = get_solver(solver).solve(*arguments)
         except BloxoptError as error:
             answer = error
         except Exception as error:  # whatever a solver raises is its failure, not this process's

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-import ssl
+import socket
 from pathlib import Path
 
 import uvicorn
@@ -13,6 +13,7 @@ from bloxopt.errors import ConfigError, InputError
 from bloxopt.runtime.live import Clock
 from bloxopt.runtime.service.application import create_app
 from bloxopt.runtime.service.config import ServiceConfig, load_config, make_config
+from bloxopt.runtime.service.listening import BACKLOG, check_tls, listen, url_of
 from bloxopt.runtime.service.logging import log, log_as_json
 from bloxopt.runtime.service.service import Service
 from bloxopt.runtime.service.tokens import Tokens
@@ -60,28 +61,34 @@ def copy_store(config: ServiceConfig, target: Path | None, source: Path | None) 
 
 
 def serve(config: ServiceConfig, token_file: Path | None = None) -> None:
-    """Serve until the process is told to end (SIGTERM or Ctrl-C). Jobs go on under their leases then."""
+    """Serve until the process is told to end (SIGTERM or Ctrl-C). Jobs go on under their leases then.
+
+    Raises a :class:`~bloxopt.errors.BloxoptError` for whatever keeps it from beginning, before it has begun.
+    """
     log_as_json()
     server = config.server
     if server.tls_certificate is not None:
-        _check_tls(server.tls_certificate, str(server.tls_key))
+        check_tls(server.tls_certificate, str(server.tls_key))
     elif server.host not in ("127.0.0.1", "::1", "localhost"):
         log.warning("tokens go over the network unencrypted: give a TLS certificate", extra={"host": server.host})
     service = Service(config)
+    sockets: list[socket.socket] = []
     try:
+        sockets = listen(server.host, server.port)
         if token_file is not None and not token_file.exists():
             _write_token(service, token_file)
         elif not service.tokens.listed():
             log.warning("there is no token yet: make one with --create-admin-token or --admin-token-file")
         app = create_app(service)
+        service.start()
     except BaseException:
+        for one in sockets:
+            one.close()
         service.store.close()
         raise
     runner = uvicorn.Server(
         uvicorn.Config(
             app,
-            host=server.host,
-            port=server.port,
             ssl_certfile=server.tls_certificate,
             ssl_keyfile=server.tls_key,
             log_config=None,
@@ -90,19 +97,11 @@ def serve(config: ServiceConfig, token_file: Path | None = None) -> None:
             timeout_graceful_shutdown=5,
             # Longer than agents are silent: a new connection for each heartbeat would cost more than the heartbeat.
             timeout_keep_alive=max(75, math.ceil(3 * config.leases.heartbeat_seconds)),
-            backlog=4096,
+            backlog=BACKLOG,
         )
     )
-    runner.run()
-    if not runner.started:
-        raise InputError(f"the service could not start on {server.host}:{server.port}: is the port in use?")
-
-
-def _check_tls(certificate: str, key: str) -> None:
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"the certificate {certificate} with the key {key} cannot be used: {error}") from None
+    log.info("listening", extra={"urls": [url_of(one, server.tls_certificate is not None) for one in sockets]})
+    runner.run(sockets=sockets)
 
 
 def _write_token(service: Service, path: Path) -> None:

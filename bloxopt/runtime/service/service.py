@@ -44,11 +44,15 @@ class Service:
         self.rates = RateLimit(config.limits.requests_per_second, config.limits.burst)
         self.loop = RoundLoop(config, self.backend, self.metrics)
         self.retention = Retention(config.retention, self.store, self.logs, self.tokens, self.clock, self.metrics)
+        self._started = False
         self._checked: tuple[float, str] = (-_CHECK_SECONDS, "")
         self._check_lock = threading.Lock()
 
     def start(self) -> None:
-        """Begin to decide rounds."""
+        """Begin to decide rounds, if that has not begun yet."""
+        if self._started:
+            return
+        self._started = True
         with self.live.change():
             plain = self.config.model_dump(mode="json", exclude={"database"})
             self.live.note("scheduler.started", "", config=plain, versions=versions())

@@ -60,6 +60,8 @@ def _sqlite(url: sa.URL) -> sa.Engine:
     path = Path(str(url.database))
     if not path.parent.is_dir():
         raise StoreError(f"{path}: there is no folder {str(path.parent)!r} for the database: make it first")
+    if path.is_dir():
+        raise StoreError(f"database {path} is a folder: name a file in it")
     if not path.exists():
         # Before anything is in it: what users run is nobody else's business.
         try:

@@ -211,7 +211,7 @@ def main() -> None:
     parser.add_argument("programs", nargs="?", type=int, default=40, help="programs per solver (default: 40)")
     parser.add_argument("solvers", nargs="*", metavar="solver", help="names of solvers (default: all)")
     parser.add_argument("--output", type=Path, metavar="FOLDER", help="folder for the rounds, to continue from")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     programs, solvers = options.programs, options.solvers or list(SOLVERS)
     print(f"{programs} programs a solver, limits of 1 ms to 1 s; late: ms after the deadline")
     heads = f"{'late p50':>9} {'p99':>7} {'max':>7} {'> 50 ms':>7}  {'alone: failed':>14} {'late max':>8}"

@@ -39,6 +39,10 @@ _OWN_TOLERANCE = Tolerance(objective=1e-4, feasibility=1e-4)
 """What is asked of the answers of solvers that state no tolerance: small excesses are repaired later."""
 
 
+class BusyError(Exception):
+    """No worker was free to be asked."""
+
+
 class Watched:
     """A :class:`~bloxopt.solvers.base.Solver` around another, which cannot hang, crash or corrupt this process.
 
@@ -86,7 +90,7 @@ class Watched:
             self._fill_up()
             if wait > 0 and self._workers:
                 with contextlib.suppress(WorkerError):
-                    self._workers[0].wait_until_ready(time.monotonic() + wait)
+                    self._workers[0].wait_until_free(time.monotonic() + wait)
 
     def close(self) -> None:
         """End the workers."""
@@ -132,9 +136,9 @@ class Watched:
                 return self._failed(Termination.ERROR, started, f"its process cannot be started ({error})")
             try:
                 answer = self._answer(worker, (self.solver, arguments), started, deadline, meanwhile)
+            except BusyError as error:
+                return self._failed(Termination.LIMIT_NO_SOLUTION, started, str(error))
             except TimeoutError:
-                if not worker.ready:
-                    return self._failed(Termination.LIMIT_NO_SOLUTION, started, "its process is still starting")
                 self.overruns += 1
                 given = 0.0 if deadline is None else deadline - self.grace - started
                 overrun = f"not done {time.monotonic() - started:.3f} s after it was given {given:.3f} s"
@@ -166,14 +170,17 @@ class Watched:
     ) -> Any:
         """Ask, wait, and make use of the time in which the solver works.
 
-        Raises ``TimeoutError`` past ``deadline``, :class:`WorkerError` as the worker does.
+        Raises ``TimeoutError`` past ``deadline``, :class:`BusyError` if it could not be asked until then, and
+        :class:`WorkerError` as the worker does.
         """
         halfway = None if deadline is None else (started + deadline) / 2
-        if not worker.wait_until_ready(halfway):
+        if not worker.wait_until_free(halfway):
             if meanwhile is not None:
                 meanwhile()
-            if not worker.wait_until_ready(deadline):
-                raise TimeoutError
+            if not worker.wait_until_free(deadline):
+                raise BusyError(
+                    "its process is still starting" if not worker.ready else "it is still at another program"
+                )
         worker.ask(question, deadline)
         self._fill_up()
         if meanwhile is not None and halfway is not None and not worker.speaks(halfway):
@@ -181,10 +188,10 @@ class Watched:
         return worker.answer(deadline)
 
     def _choose(self) -> Worker:
-        """A worker that is ready and has nothing else to do, or else the one that comes next to it."""
+        """A worker that is free, or else the one that is likely to be free next."""
         for worker in list(self._workers):
             try:
-                worker.listen()
+                worker.wait_until_free(0.0)
             except WorkerError as error:
                 self._bury(worker, str(error))
                 continue
@@ -193,13 +200,13 @@ class Watched:
                 self.kills += 1
         if not self._workers:
             self._workers.append(Worker(self.solver))
-        return min(self._workers, key=lambda worker: (not worker.ready, worker.behind))
+        return min(self._workers, key=lambda worker: (not worker.free, not worker.ready))
 
     def _bury(self, worker: Worker, reason: str) -> str:
         """How a worker died, after replacing it."""
-        hung, code = worker.behind > 0, worker.wait(_DYING_SECONDS)
+        code = worker.wait(_DYING_SECONDS)
         self._dismiss(worker)
-        if hung and code == -signal.SIGALRM:
+        if code == -signal.SIGALRM:
             self.kills += 1
         else:
             self.crashes += 1

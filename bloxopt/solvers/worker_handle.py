@@ -69,17 +69,17 @@ class Worker:
         return self._answered >= 0
 
     @property
-    def behind(self) -> int:
-        """How many questions it has not answered yet, as far as has been heard."""
-        return self._asked - max(self._answered, 0)
+    def free(self) -> bool:
+        """Whether it is ready and has answered all it was asked, as far as has been heard."""
+        return self._answered == self._asked
 
     @property
     def hangs(self) -> bool:
         """Whether it is so late with an answer that none will come."""
-        return self.behind > 0 and time.monotonic() > self._due + PATIENCE_SECONDS
+        return self.ready and not self.free and time.monotonic() > self._due + PATIENCE_SECONDS
 
     def ask(self, question: Any, deadline: float | None) -> None:
-        """Put a question that is to be answered by ``deadline`` (monotonic s), after those put before.
+        """Put a question that is to be answered by ``deadline`` (monotonic s).
 
         Raises :class:`WorkerError` if it has died or does not listen.
         """
@@ -99,19 +99,14 @@ class Worker:
             answer = self._heard()
         return answer
 
-    def listen(self) -> None:
-        """Take note of what it has said; raises :class:`WorkerError` if it has died."""
-        while self.speaks(0.0):
-            self._heard()
-
-    def wait_until_ready(self, deadline: float | None) -> bool:
-        """Whether it has imported what its solver needs, by ``deadline`` (monotonic s; None: whenever it has).
+    def wait_until_free(self, deadline: float | None) -> bool:
+        """Whether it can be asked something by ``deadline`` (monotonic s; None: whenever it can).
 
         Raises :class:`WorkerError` if it has died instead.
         """
-        if not self.ready and self.speaks(deadline):
+        while not self.free and self.speaks(deadline):
             self._heard()
-        return self.ready
+        return self.free
 
     def speaks(self, deadline: float | None) -> bool:
         """Whether it says something, or has died, by ``deadline`` (monotonic s; None: whenever it does)."""

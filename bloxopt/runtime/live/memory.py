@@ -124,7 +124,7 @@ def _sparse(array: NDArray[Any], fill: Any, ids: Sequence[str]) -> dict[str, Any
     apart = np.zeros(array.shape, dtype=bool) if array.dtype == object else ~((array == fill) | (array != array))
     if array.dtype.kind == "f" and not (isinstance(fill, float) and math.isnan(fill)):
         apart |= np.isnan(array)
-    told = np.flatnonzero(apart.reshape(len(array), -1).any(axis=1)).tolist()
+    told = np.flatnonzero(apart.any(axis=tuple(range(1, apart.ndim)))).tolist()
     return {
         "type": str(array.dtype),
         "shape": list(array.shape[1:]),

@@ -112,7 +112,7 @@ class Gate:
     def _record(self, scope: Scope, status: int, seconds: float) -> None:
         # The route, not the path: paths have no end, and ids in them are nobody's business in metrics.
         route = getattr(scope.get("route"), "path", "")
-        self.metrics.requests.labels(scope["method"], route, str(status)).observe(seconds)
+        self.metrics.observe_request(scope["method"], route, status, seconds)
         caller = scope.get("state", {}).get("caller")
         # What agents send all the time is no news while it goes well; nor is looking.
         common = scope["method"] == "GET" or (caller is not None and caller.role == "node")

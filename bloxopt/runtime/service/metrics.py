@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, Histogram, Info, ProcessCollector, generate_latest
 from prometheus_client import Counter as Count
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from bloxopt import __version__
+from bloxopt.anytime.ladder import Rung
 from bloxopt.rounds import Round
 from bloxopt.runtime.live import LiveCluster
 from bloxopt.runtime.messages import GpuHealth, GpuInfo, JobStatus, NodeState
+from bloxopt.runtime.service.plan_metrics import PlanCollector
 from bloxopt.runtime.store import JobRecord
 
 _SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0)
 _GPU_LABELS = ("gpu", "UUID", "modelName", "Hostname")
 """As NVIDIA's DCGM exporter names them, so that its dashboards fit."""
 _GIB = 2.0**30
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
 class Metrics:
@@ -38,7 +42,18 @@ class Metrics:
         self.solve = Histogram(
             "bloxopt_solve_duration_seconds", "Solver time of a plan", buckets=_SECONDS, registry=self.registry
         )
-        self.gap = Gauge("bloxopt_solve_gap_ratio", "Relative optimality gap of the last plan", registry=self.registry)
+        self.build = Histogram(
+            "bloxopt_build_duration_seconds",
+            "Time of a plan beside its solver: building programs, checking answers",
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self.solves = Count("bloxopt_solves", "Programs solved", registry=self.registry)
+        self.tries = Count(
+            "bloxopt_placement_retries", "Rounds selected again as gangs found no place", registry=self.registry
+        )
+        self.plan = PlanCollector()
+        self.registry.register(self.plan)
         self.last = Gauge("bloxopt_last_round_timestamp_seconds", "When the last round began", registry=self.registry)
         self.moves = Count("bloxopt_job_moves", "Jobs that rounds started or stopped", ["move"], registry=self.registry)
         self.requests = Histogram(
@@ -58,7 +73,13 @@ class Metrics:
         )
         for what in ("output", "events", "jobs"):
             self.pruned.labels(what)
+        for rung in Rung:
+            self.rungs.labels(rung.value)
+        for move in ("started", "stopped"):
+            self.moves.labels(move)
         self.registry.register(_Live(live))
+        ProcessCollector(namespace="bloxopt", registry=self.registry)
+        Info("bloxopt_build", "Version of the scheduler", registry=self.registry).info({"version": __version__})
 
     def observe(self, record: Round) -> None:
         """Count a round."""
@@ -67,13 +88,19 @@ class Metrics:
         self.decide.observe(record.decide_seconds)
         self.moves.labels("started").inc(record.started)
         self.moves.labels("stopped").inc(record.stopped)
+        self.tries.inc(record.retries)
         if record.late_seconds > 0:
             self.late.inc()
         if record.allocation is not None:
             self.rungs.labels(record.allocation.rung).inc()
             self.solve.observe(record.allocation.solve_seconds)
-            if record.allocation.gap is not None:
-                self.gap.set(record.allocation.gap)
+            self.build.observe(record.allocation.build_seconds)
+            self.solves.inc(record.allocation.num_solves)
+            self.plan.last = record.allocation
+
+    def observe_request(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Count a request. ``route`` is the template, "" for a path that is none; whoever asks chooses the method."""
+        self.requests.labels(method if method in _METHODS else "other", route, str(status)).observe(seconds)
 
     def text(self) -> bytes:
         """All of them in Prometheus' text format."""
@@ -102,6 +129,13 @@ class _Live(Collector):
             held = {name: set(gpus) for name, gpus in live.held_gpus().items()}
             gpus_of = {job.job_id: sum(len(run.gpus) for run in live.runs_of(job)) for job in jobs if job.wanted}
             finished = live.finished_jobs
+            on = {
+                (run.node, gpu): (job.job_id, job.user)
+                for job in jobs
+                if job.wanted
+                for run in live.runs_of(job)
+                for gpu in run.gpus
+            }
         yield from _jobs(jobs, gpus_of, finished)
         nodes = GaugeMetricFamily("bloxopt_nodes", "Nodes by state", labels=["state"])
         count = Counter(states.values())
@@ -115,7 +149,12 @@ class _Live(Collector):
             if age is not None:
                 heard.add_metric([name], age)
         yield heard
-        yield from _gpus(infos, held)
+        yield from _gpus(infos, held, on)
+        path = live.store.path
+        if path is not None:
+            files = [path, path.with_name(f"{path.name}-wal")]
+            size = sum(file.stat().st_size for file in files if file.exists())
+            yield GaugeMetricFamily("bloxopt_store_size_bytes", "Size of the SQLite database", value=size)
 
 
 def _queue_reason(job: JobRecord) -> str:
@@ -145,33 +184,47 @@ def _jobs(jobs: list[JobRecord], gpus_of: dict[str, int], finished: int) -> Iter
         ("bloxopt_job_steps_per_second", "Rate of a running job", lambda job: job.steps_per_second),
         ("bloxopt_job_attained_seconds", "Time that a running job has had GPUs", lambda job: job.attained_seconds),
     ):
-        family = GaugeMetricFamily(name, text, labels=["job", "user"])
+        family = GaugeMetricFamily(name, text, labels=["job_id", "user"])
         for job in running:
             if value(job) is not None:
                 family.add_metric([job.job_id, job.user], value(job))
         yield family
 
 
-def _gpus(infos: dict[str, list[GpuInfo]], held: dict[str, set[int]]) -> Iterator[Metric]:
+def _gpus(
+    infos: dict[str, list[GpuInfo]], held: dict[str, set[int]], on: dict[tuple[str, int], tuple[str, str]]
+) -> Iterator[Metric]:
     """What is not known of a GPU has no series."""
 
     def in_bytes(gib: float | None) -> float | None:
         return None if gib is None else gib * _GIB
 
-    for name, text, value in (
-        ("bloxopt_gpu_utilisation_ratio", "Utilisation of a GPU", lambda host, gpu: gpu.utilisation),
-        ("bloxopt_gpu_memory_total_bytes", "Memory of a GPU", lambda host, gpu: in_bytes(gpu.memory_gib)),
-        ("bloxopt_gpu_memory_used_bytes", "Memory in use", lambda host, gpu: in_bytes(gpu.memory_used_gib)),
-        ("bloxopt_gpu_temperature_celsius", "Temperature of a GPU", lambda host, gpu: gpu.temperature),
-        ("bloxopt_gpu_power_watts", "Power that a GPU draws", lambda host, gpu: gpu.power),
-        ("bloxopt_gpu_ecc_errors", "Uncorrected memory errors since boot", lambda host, gpu: gpu.ecc_errors),
-        ("bloxopt_gpu_failed", "1 if nothing may run on a GPU", lambda host, gpu: gpu.health is GpuHealth.FAILED),
-        ("bloxopt_gpu_allocated", "1 if a job has a GPU", lambda host, gpu: gpu.index in held.get(host, ())),
+    gauge, counter = GaugeMetricFamily, CounterMetricFamily
+    for kind, name, text, value in (
+        (gauge, "utilisation_ratio", "Utilisation of a GPU", lambda host, gpu: gpu.utilisation),
+        (gauge, "memory_total_bytes", "Memory of a GPU", lambda host, gpu: in_bytes(gpu.memory_gib)),
+        (gauge, "memory_used_bytes", "Memory of a GPU in use", lambda host, gpu: in_bytes(gpu.memory_used_gib)),
+        (gauge, "temperature_celsius", "Temperature of a GPU", lambda host, gpu: gpu.temperature),
+        (gauge, "power_watts", "Power that a GPU draws", lambda host, gpu: gpu.power),
+        (gauge, "throttled", "1 if the clocks of a GPU are low", lambda host, gpu: bool(gpu.throttled)),
+        (gauge, "degraded", "1 if something is wrong with a GPU", lambda host, gpu: gpu.health is GpuHealth.DEGRADED),
+        (gauge, "failed", "1 if nothing may run on a GPU", lambda host, gpu: gpu.health is GpuHealth.FAILED),
+        (gauge, "allocated", "1 if a job has a GPU", lambda host, gpu: gpu.index in held.get(host, ())),
+        (counter, "ecc_errors", "Uncorrected memory errors since boot", lambda host, gpu: gpu.ecc_errors),
+        (counter, "xid_errors", "XID errors since the agent started", lambda host, gpu: len(gpu.xid_errors)),
     ):
-        family = GaugeMetricFamily(name, text, labels=_GPU_LABELS)
+        family = kind(f"bloxopt_gpu_{name}", text, labels=_GPU_LABELS)
         for host, gpus in infos.items():
             for gpu in gpus:
                 amount = value(host, gpu)
                 if amount is not None:
                     family.add_metric([str(gpu.index), gpu.uuid, gpu.gpu_type, host], float(amount))
         yield family
+    jobs = GaugeMetricFamily(
+        "bloxopt_gpu_job_info", "1: the job that a GPU was given to", labels=[*_GPU_LABELS, "job_id", "user"]
+    )
+    for host, gpus in infos.items():
+        for gpu in gpus:
+            if (host, gpu.index) in on:
+                jobs.add_metric([str(gpu.index), gpu.uuid, gpu.gpu_type, host, *on[host, gpu.index]], 1.0)
+    yield jobs

@@ -252,9 +252,10 @@ class Scheduler:
         twin.__post_init__()
         twin._plan = None if self._plan is None else self._plan.copy()
         twin.policy = self.policy if policy is None else policy
-        twin._stale = self._stale or changed or policy is not None
+        changed = changed or policy is not None
+        twin._stale = self._stale or changed
         # What changed is planned for at once, even while the interval between two plans has not passed.
-        twin._ran_nothing = self._ran_nothing or (twin._stale and not self._stale)
+        twin._ran_nothing = self._ran_nothing or changed
         cluster = backend.catalog.cluster
         up = np.ones(len(cluster.nodes), dtype=bool)
         up[: len(state.node_up)] = state.node_up

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from bloxopt.errors import InputError
 from bloxopt.explanations.reasons import Explanation, Reason, Remedy
-from bloxopt.explanations.remedies import more_gpus, runs_with, without_block
+from bloxopt.explanations.remedies import more_gpus, new_plan, runs_with, without_block
 from bloxopt.formulations.constraints.base import name_blocks
+from bloxopt.placement.feasibility import gang_by_type, usable_gpus
+from bloxopt.placement.rules import Rules, allowed_nodes
+from bloxopt.placement.workspace import Workspace
 from bloxopt.rounds import Decided, Scheduler
 from bloxopt.runtime.backend import ClusterState
 from bloxopt.simulation.fork import fork
@@ -68,9 +72,15 @@ def explain(
     return replace(
         found,
         prices=_prices(case),
-        remedies=(*found.remedies, *(more_gpus(scheduler, state, row, case.made.space.index) if remedies else ())),
+        remedies=(*found.remedies, *(_tried(case) if remedies else ())),
         expected_start=start,
     )
+
+
+def _tried(case: _Case) -> Iterable[Remedy]:
+    """What would make the job run now, from tries: GPUs only where a new plan alone is not enough."""
+    planned = new_plan(case.scheduler, case.state, case.row)
+    return [planned] if planned else more_gpus(case.scheduler, case.state, case.row, case.made.space.index)
 
 
 def _running(case: _Case, answer: Explanation) -> Explanation:
@@ -107,11 +117,14 @@ def _waiting(case: _Case, answer: Explanation) -> Explanation:
 
 
 def _nodes_down(case: _Case, answer: Explanation) -> Explanation | None:
-    space = case.made.space
-    if space.runnable[case.job]:
+    space, table = case.made.space, case.made.space.catalog.table
+    gpus, needs = int(table.min_gpus[case.row]), table.need_kinds[table.needs[case.row]]
+    allowed = allowed_nodes(space.cluster, needs, table.tenants[int(table.tenant[case.row])]) & space.node_up
+    usable = usable_gpus(table, space.cluster, case.row, allowed)
+    largest = gang_by_type(space.cluster, usable, needs.max_nodes, needs.same_rack == "required")
+    if space.runnable[case.job] and (largest[_kinds(case)] >= gpus).any():
         return None
-    gpus = int(space.requested_gpus[case.job])
-    up = ", ".join(f"{count} x {name}" for name, count in zip(space.gpu_types, space.capacity, strict=True))
+    up = ", ".join(f"{count} x {name}" for count, name in zip(space.capacity, space.gpu_types, strict=True))
     return replace(
         answer,
         reason=Reason.NODES_DOWN,
@@ -193,14 +206,15 @@ def _earliest_end(case: _Case) -> float:
 
 
 def _no_place(case: _Case, answer: Explanation) -> Explanation | None:
-    """GPUs enough are free on a type that it can use, and nobody before it waits for them."""
+    """GPUs enough are free on a type that the policy would let it use, and nobody before it waits for them."""
     space, free = case.made.space, _free(case)
     need = float(space.requested_demand[case.job])
     kinds = [kind for kind in _kinds(case) if free[kind] >= need - _ROUNDING]
-    if not kinds or _ahead(case):
-        return None
     plan = case.twin.plan
-    if plan is not None and not plan.allocation.work_conserving and not plan.share[plan.row == case.row].any():
+    if plan is not None and not plan.allocation.work_conserving:
+        own = (plan.row == case.row) & (plan.share > 0)
+        kinds = [kind for kind in kinds if kind in plan.gpu_type[own]]
+    if not kinds or _ahead(case) or any(_has_place(case, kind) for kind in kinds):
         return None
     where = " and ".join(f"{free[kind]:g} x {space.gpu_types[kind]}" for kind in kinds)
     return replace(
@@ -209,6 +223,23 @@ def _no_place(case: _Case, answer: Explanation) -> Explanation | None:
         detail=f"{where} are free, but not where its gang of {need:g} and its needs would fit",
         blocks=tuple(space.gpu_types[kind] for kind in kinds),
     )
+
+
+def _has_place(case: _Case, kind: int) -> bool:
+    """Whether the placement finds GPUs of a type for the job's gang beside those that the decided round runs."""
+    space, twin = case.made.space, case.twin
+    catalog = space.catalog
+    rules = Rules.of(catalog.cluster, catalog.table)
+    left = Workspace(
+        case.made.assignment,
+        catalog.cluster,
+        catalog.table,
+        space.node_up,
+        twin.placement,
+        rules,
+        catalog.runs_on,
+    )
+    return left.find(case.row, kind, int(space.requested_gpus[case.job])) is not None
 
 
 def _order(case: _Case, answer: Explanation) -> Explanation:

@@ -21,7 +21,7 @@ class Reason(StrEnum):
     NOT_ADMITTED = "not_admitted"
     """The admission has not let it in yet."""
     NODES_DOWN = "nodes_down"
-    """The GPUs that are up could not hold its gang even if all of them were free."""
+    """The GPUs that are up could not hold its gang within its needs even if all of them were free."""
     LIMIT = "limit"
     """A quota or another upper limit has no room for it."""
     NO_PLACE = "no_place"
@@ -44,8 +44,9 @@ class Reason(StrEnum):
 class Remedy:
     """Something that makes the job run in this very round, tried out on a copy of the cluster.
 
-    ``kind`` ``gpus``: ``amount`` more GPUs of type ``subject``, on one node of their own; ``limit``: without the
-    constraint block ``subject``.
+    ``kind`` ``gpus``: ``amount`` more GPUs of type ``subject``, on one node of their own (one fewer would not do);
+    ``limit``: without the constraint block ``subject``; ``plan``: planning again before the interval between two plans
+    has passed. Each was tried with a plan made at once.
     """
 
     kind: str

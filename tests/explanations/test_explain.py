@@ -11,10 +11,11 @@ import pytest
 
 import bloxopt as bx
 from bloxopt.cli import run as run_cli
+from bloxopt.cluster import Cluster, Node
 from bloxopt.errors import InputError
 from bloxopt.experiments import load_result
 from bloxopt.explanations import Explanation, Reason, explain
-from bloxopt.explanations.remedies import with_node
+from bloxopt.explanations.remedies import with_node as with_node_like
 from bloxopt.explanations.results import explain_result
 from bloxopt.formulations import (
     Capacity,
@@ -28,6 +29,7 @@ from bloxopt.formulations import (
 )
 from bloxopt.formulations.policies import get_policy
 from bloxopt.jobs import Job
+from bloxopt.needs import PlacementNeeds
 from bloxopt.simulation import Outage, SimulationOptions
 from bloxopt.workloads.trace import Trace
 
@@ -57,6 +59,11 @@ def _start(jobs: list[Job], cluster: Any, policy: Any, job_id: str, **simulation
     return float(result.jobs.set_index("job_id")["start"][job_id])
 
 
+def with_node(cluster: Cluster, gpu_type: str, num_gpus: int) -> Cluster:
+    """The cluster with a node of so many GPUs more, like its first one of the type."""
+    return with_node_like(cluster, next(node for node in cluster.nodes if node.gpu_type == gpu_type), num_gpus)
+
+
 def _jobs(*gpus: int, duration: float = 1000.0, **more: Any) -> list[Job]:
     return [Job(job_id=f"j{k}", duration=duration, num_gpus=count, **more) for k, count in enumerate(gpus)]
 
@@ -72,10 +79,10 @@ def test_the_first_that_waits_waits_for_capacity() -> None:
     jobs = _jobs(3, 2, 1)
     answer = _explained(jobs, "4xV100", "fifo", "j1")
     assert (answer.reason, answer.ahead) == (Reason.CAPACITY, 0)
-    # One GPU is free and it needs two: a node with what it needs makes it run, and so says the remedy.
+    # One GPU is free and it needs two: one more makes it run, and so says the remedy.
     [remedy] = answer.remedies
-    assert (remedy.kind, remedy.subject, remedy.amount) == ("gpus", "V100", 2.0)
-    assert _start(jobs, with_node(bx.load_cluster("4xV100"), "V100", 2), "fifo", "j1") == 0.0
+    assert (remedy.kind, remedy.subject, remedy.amount) == ("gpus", "V100", 1.0)
+    assert _start(jobs, with_node(bx.load_cluster("4xV100"), "V100", 1), "fifo", "j1") == 0.0
     assert answer.expected_start == _start(jobs, "4xV100", "fifo", "j1")
 
 
@@ -85,14 +92,12 @@ def test_those_behind_it_wait_for_those_before_them() -> None:
     assert (answer.reason, answer.ahead) == (Reason.LOWER_PRIORITY, 2)
     [remedy] = answer.remedies
     assert _start(jobs, with_node(bx.load_cluster("4xV100"), "V100", int(remedy.amount)), "fifo", "j3") == 0.0
-    # Half as many would not do.
-    assert _start(jobs, with_node(bx.load_cluster("4xV100"), "V100", int(remedy.amount) // 2), "fifo", "j3") > 0.0
+    # One fewer would not do.
+    assert _start(jobs, with_node(bx.load_cluster("4xV100"), "V100", int(remedy.amount) - 1), "fifo", "j3") > 0.0
     assert answer.expected_start == _start(jobs, "4xV100", "fifo", "j3")
 
 
 def test_gpus_enough_in_too_many_places_are_no_place() -> None:
-    from bloxopt.needs import PlacementNeeds
-
     jobs = [*_jobs(3, 3), Job(job_id="pair", duration=1000.0, num_gpus=2, needs=PlacementNeeds(max_nodes=1))]
     answer = _explained(jobs, "2x4xV100", "fifo", "pair")
     assert (answer.reason, answer.blocks) == (Reason.NO_PLACE, ("V100",))
@@ -100,6 +105,55 @@ def test_gpus_enough_in_too_many_places_are_no_place() -> None:
     [remedy] = answer.remedies
     assert remedy.amount == 2.0
     assert _start(jobs, with_node(bx.load_cluster("2x4xV100"), "V100", 2), "fifo", "pair") == 0.0
+
+
+def test_free_gpus_of_a_type_that_the_plan_does_not_give_it_are_not_what_it_finds_no_place_on() -> None:
+    # Both are to run on B, which is faster; the gang fills the one node of it that has no taint.
+    nodes = (
+        Node(name="a", gpu_type="A", num_gpus=8),
+        Node(name="b-tainted", gpu_type="B", num_gpus=8, taints=("hot",)),
+        Node(name="b", gpu_type="B", num_gpus=8),
+    )
+    jobs = [Job(job_id="gang", duration=1000.0, num_gpus=8), Job(job_id="single", duration=9000.0)]
+    speed = {("generic", kind, gpus): rate * gpus for kind, rate in (("A", 1.0), ("B", 2.0)) for gpus in (1, 8)}
+    answer = _explained(jobs, Cluster(nodes), "srtf", "single", throughput=speed)
+    assert (answer.reason, answer.blocks) == (Reason.NO_PLACE, ("B",))
+    assert "8 x B are free" in answer.detail
+    # One more like the node that it may use makes it run, one like the other does not.
+    more = {remedy.subject: remedy for remedy in answer.remedies}["B"]
+    assert more.text == "1 more B on one node like b would let it run now"
+    for like, runs in ((nodes[2], True), (nodes[1], False)):
+        larger = with_node_like(Cluster(nodes), like, 1)
+        assert (_start(jobs, larger, "srtf", "single", throughput=speed) == 0.0) == runs
+
+
+def test_nodes_that_are_down_count_as_the_job_needs_them() -> None:
+    # Eight GPUs are up, but not on one node: no order of jobs could let it run.
+    jobs = [Job(job_id="wide", duration=1000.0, num_gpus=8, needs=PlacementNeeds(max_nodes=1)), *_jobs(1)]
+    cluster = Cluster(
+        (
+            Node(name="large", gpu_type="V100", num_gpus=8),
+            *(Node(name=f"small-{k}", gpu_type="V100", num_gpus=4) for k in (0, 1)),
+        )
+    )
+    answer = _explained(jobs, cluster, "fifo", "wide", failures=[Outage("large", 0.0, 5000.0)])
+    assert answer.reason is Reason.NODES_DOWN
+    assert _explained(jobs, cluster, "fifo", "wide", failures=[Outage("small-0", 0.0, 5000.0)]).reason is Reason.RUNNING
+
+
+def test_where_a_new_plan_alone_would_do_no_gpus_are_asked_for() -> None:
+    # The plan made at 360 s gives the large job nothing; when others finish, one made now would.
+    jobs = [
+        Job(job_id="first", arrival=0.0, duration=100.0),
+        *[Job(job_id=f"short-{k}", arrival=300.0, duration=500.0, num_gpus=2) for k in (0, 1)],
+        Job(job_id="wide", arrival=300.0, duration=3000.0, num_gpus=4),
+    ]
+    options = SimulationOptions(solve_interval=3000.0)
+    answer = _explained(jobs, "4xV100", "fifo", "wide", at=1080.0, options=options)
+    assert answer.reason is Reason.WAITING_FOR_PLAN
+    assert answer.detail.startswith("a plan made now would run it")
+    assert [(remedy.kind, remedy.text) for remedy in answer.remedies] == [("plan", "a plan made now would let it run")]
+    assert answer.expected_start == _start(jobs, "4xV100", "fifo", "wide", options=options)
 
 
 def test_a_quota_without_room_is_named_and_without_it_the_job_runs() -> None:

@@ -1,35 +1,78 @@
-"""A scheduler process that kills itself, as kill -9 does, at the n-th commit: before or after it is stored.
+"""A scheduler process that kills itself, as kill -9 does, at a given point: wherever it stores and answers.
 
-Arguments: the configuration, the port, the number of the commit, ``before`` or ``after``.
+Arguments: the configuration, the port, and the point: its number and its kind (see :func:`arm`).
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
+from bloxopt.runtime.live import LiveCluster
+from bloxopt.runtime.service import node_routes
 from bloxopt.runtime.service.command import configured, serve
-from bloxopt.runtime.store import Change, Store
+from bloxopt.runtime.store import Store
+
+POINTS = ("before", "after", "heartbeat", "submission", "call")
+
+
+def arm(kind: str, number: int) -> None:
+    """Have this process kill itself at the ``number``-th point of a kind.
+
+    ``before`` and ``after`` a change is committed · ``heartbeat`` and ``submission``: one has been taken, and is not
+    yet answered · ``call``: at this call of a C function, in whatever thread, so between any two things that it does.
+    """
+    if kind == "call":
+        die_at_call(number)
+    elif kind == "heartbeat":
+        _die_at(node_routes, "answer", number)
+    elif kind == "submission":
+        _die_at(LiveCluster, "submit", number)
+    else:
+        # A change that holds nothing is not stored.
+        _die_at(Store, "commit", number, kind, lambda store, change: bool(change))
+
+
+def die_at_call(number: int) -> None:
+    """Have this process kill itself at its ``number``-th call of a C function from now on."""
+    count = itertools.count(1)
+
+    def profile(frame: FrameType, event: str, argument: Any) -> None:
+        if event == "c_call" and next(count) == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.setprofile(profile)
+    sys.setprofile(profile)
+
+
+def _die_at(
+    owner: Any, name: str, number: int, when: str = "after", counts: Callable[..., bool] = lambda *arguments: True
+) -> None:
+    real, count = getattr(owner, name), itertools.count(1)
+
+    def dying(*arguments: Any) -> Any:
+        here = counts(*arguments) and next(count) == number
+        if here and when == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        answer = real(*arguments)
+        if here:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return answer
+
+    setattr(owner, name, dying)
 
 
 def main() -> None:
-    config, port, number, when = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-    real = Store.commit
-    count = 0
-
-    def commit(store: Store, change: Change) -> None:
-        nonlocal count
-        count += bool(change)
-        if change and count == number and when == "before":
-            os.kill(os.getpid(), signal.SIGKILL)
-        real(store, change)
-        if change and count == number:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    Store.commit = commit  # type: ignore[method-assign]
-    serve(configured(Path(config), None, port, None, None))
+    config, port, number, kind = sys.argv[1:]
+    arm(kind, int(number))
+    serve(configured(Path(config), None, int(port), None, None))
 
 
 if __name__ == "__main__":

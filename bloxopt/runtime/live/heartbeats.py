@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from bloxopt.runtime.live.cluster import LiveCluster
 from bloxopt.runtime.live.faults import ConflictError, StaleAgentError
 from bloxopt.runtime.live.nodes import Contact
@@ -21,38 +23,62 @@ def answer(cluster: LiveCluster, heartbeat: Heartbeat) -> DesiredState:
     came before or was overtaken is answered, but not read. Raises
     :class:`~bloxopt.runtime.live.faults.StaleAgentError` for an agent that another one has taken over from.
     """
+    (answered,) = answer_together(cluster, [heartbeat])
+    if isinstance(answered, ConflictError):
+        raise answered
+    return answered
+
+
+def answer_together(cluster: LiveCluster, heartbeats: Sequence[Heartbeat]) -> list[DesiredState | ConflictError]:
+    """Answers to heartbeats, in order, whose facts are stored in one transaction.
+
+    One that is refused, as :func:`answer` would raise, changes nothing and is none of the others' business. Raises
+    :class:`~bloxopt.errors.StoreError` if they could not be stored: then none of them has an answer.
+    """
+    with cluster.change():
+        return [_answer_or_refuse(cluster, heartbeat) for heartbeat in heartbeats]
+
+
+def _answer_or_refuse(cluster: LiveCluster, heartbeat: Heartbeat) -> DesiredState | ConflictError:
+    try:
+        return _answer(cluster, heartbeat)
+    except ConflictError as error:
+        return error
+
+
+def _answer(cluster: LiveCluster, heartbeat: Heartbeat) -> DesiredState:
+    """Within a change. Whatever it refuses, it refuses before anything to be stored has changed."""
     name = heartbeat.node
     indices = [gpu.index for gpu in heartbeat.gpus]
     if len(set(indices)) < len(indices):
         raise ConflictError(f"node {name!r} reports a GPU twice: {sorted(indices)}")
-    with cluster.change():
-        contact = cluster.contacts.get(name) or Contact()
-        if heartbeat.instance in contact.former:
-            raise StaleAgentError(f"another agent has taken over node {name!r}: stop this one")
-        late = contact.is_late(heartbeat)
-        if not late:
-            contact.take(heartbeat)
-        _register(cluster, contact, heartbeat)
-        cluster.contacts[name] = contact
-        contact.heard, contact.heartbeat_at = cluster.clock.monotonic(), cluster.clock.now()
-        alive, forget = (set[RunKey](), list[tuple[str, int]]()) if late else _read(cluster, contact, heartbeat)
-        cluster.observe_states([name])
-        cluster.settle()
-        desired = cluster.desired_on(name)
-        for run in desired:
-            _tell(cluster, run, contact.instance)
-        now = cluster.clock.monotonic()
-        for run in desired:
-            cluster.watches[run.key].told = (contact.instance, contact.sequence)
-        for key in alive.union(run.key for run in desired):
-            cluster.watches[key].renewed = now
-        return DesiredState(
-            sequence=heartbeat.sequence,
-            runs=[_desired(cluster, run) for run in desired],
-            forget=forget,
-            lease_seconds=cluster.terms.lease_seconds,
-            heartbeat_seconds=cluster.terms.heartbeat_seconds,
-        )
+    contact = cluster.contacts.get(name) or Contact()
+    if heartbeat.instance in contact.former:
+        raise StaleAgentError(f"another agent has taken over node {name!r}: stop this one")
+    late = contact.is_late(heartbeat)
+    if not late:
+        contact.take(heartbeat)
+    _register(cluster, contact, heartbeat)
+    cluster.contacts[name] = contact
+    contact.heard, contact.heartbeat_at = cluster.clock.monotonic(), cluster.clock.now()
+    alive, forget = (set[RunKey](), list[tuple[str, int]]()) if late else _read(cluster, contact, heartbeat)
+    cluster.observe_states([name])
+    cluster.settle()
+    desired = cluster.desired_on(name)
+    for run in desired:
+        _tell(cluster, run, contact.instance)
+    now = cluster.clock.monotonic()
+    for run in desired:
+        cluster.watches[run.key].told = (contact.instance, contact.sequence)
+    for key in alive.union(run.key for run in desired):
+        cluster.watches[key].renewed = now
+    return DesiredState(
+        sequence=heartbeat.sequence,
+        runs=[_desired(cluster, run) for run in desired],
+        forget=forget,
+        lease_seconds=cluster.terms.lease_seconds,
+        heartbeat_seconds=cluster.terms.heartbeat_seconds,
+    )
 
 
 def _register(cluster: LiveCluster, contact: Contact, heartbeat: Heartbeat) -> None:

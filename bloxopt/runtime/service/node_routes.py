@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated
 
-from fastapi import APIRouter, HTTPException, Path, Query, Request
+from fastapi import APIRouter, HTTPException, Path, Query, Request, Response
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
-from bloxopt.runtime.live import answer
 from bloxopt.runtime.live.faults import UnknownError
 from bloxopt.runtime.live.views import node_view
 from bloxopt.runtime.messages import DesiredState, Heartbeat, NodeView
@@ -64,12 +64,13 @@ def undrain(service: TheService, caller: Admin, name: NodePath) -> NodeView:
     return node_view(service.live, service.live.drain(name, False, caller.subject), True)
 
 
-@router.post("/{name}/heartbeat")
-def heartbeat(service: TheService, caller: OwnNode, name: NodePath, report: Heartbeat) -> DesiredState:
+@router.post("/{name}/heartbeat", response_model=DesiredState)
+async def heartbeat(service: TheService, caller: OwnNode, name: NodePath, report: Heartbeat) -> Response:
     """What an agent sees; the answer is what should run on its node."""
     if report.node != name:
         raise HTTPException(422, f"the heartbeat is of node {report.node!r}, and was sent as one of {name!r}")
-    return answer(service.live, report)
+    desired = await asyncio.wrap_future(service.reception.receive(report))
+    return Response(desired.model_dump_json(), media_type="application/json")
 
 
 @router.post(

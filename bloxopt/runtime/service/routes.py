@@ -38,7 +38,10 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 """The errors that any route may answer with."""
 
 
-def service_of(request: Request) -> Service:
+# Dependencies are coroutines, so that none of them costs a trip to another thread.
+
+
+async def service_of(request: Request) -> Service:
     service: Service = request.app.state.service
     return service
 
@@ -50,21 +53,21 @@ def _caller(request: Request) -> Caller:
     return caller
 
 
-def _admin(request: Request) -> Caller:
+async def _admin(request: Request) -> Caller:
     caller = _caller(request)
     if not caller.is_admin:
         raise HTTPException(403, "only admins may do this")
     return caller
 
 
-def _person(request: Request) -> Caller:
+async def _person(request: Request) -> Caller:
     caller = _caller(request)
     if caller.role == "node":
         raise HTTPException(403, "a node's token is only for its own heartbeats and output")
     return caller
 
 
-def _node(request: Request, name: NodePath) -> Caller:
+async def _node(request: Request, name: NodePath) -> Caller:
     caller = _caller(request)
     if caller.role != "node" or caller.subject != name:
         raise HTTPException(403, f"only the token of node {name!r} may do this")

@@ -8,6 +8,7 @@ import threading
 from bloxopt.errors import StoreError
 from bloxopt.experiments.store import versions
 from bloxopt.runtime.live import Clock, LiveBackend, LiveCluster
+from bloxopt.runtime.live.reception import Reception
 from bloxopt.runtime.service.config import ServiceConfig
 from bloxopt.runtime.service.limits import RateLimit
 from bloxopt.runtime.service.logging import log
@@ -34,6 +35,7 @@ class Service:
         try:
             self.clock = Clock() if clock is None else clock
             self.live = LiveCluster(self.store, config.terms, self.clock)
+            self.reception = Reception(self.live)
             self.backend = LiveBackend(self.live, config.live_rounds)
             self.tokens = Tokens(self.store, self.clock)
             self.logs = LogFolder(config.logs, config.limits.log_bytes)

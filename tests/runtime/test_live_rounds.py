@@ -21,13 +21,22 @@ from tests.runtime.live_world import MovedClock, PlayedAgent, gpus, spec
 
 
 class World:
-    """A live cluster with played agents, and rounds of a policy over it."""
+    """A live cluster with played agents, and rounds of a policy over it; in place of a ``former`` one if that is given,
+    with its agents."""
 
-    def __init__(self, path: Path, policy: str, agents: dict[str, int], rounds: Rounds | None = None) -> None:
-        self.clock = MovedClock()
+    def __init__(
+        self,
+        path: Path,
+        policy: str,
+        agents: dict[str, int],
+        rounds: Rounds | None = None,
+        former: World | None = None,
+    ) -> None:
+        self.clock = MovedClock() if former is None else former.clock
         self.store = Store(str(path / "bloxopt.db"))
         self.live = LiveCluster(self.store, LeaseTerms(60.0, 5.0, 5.0, 20.0), self.clock)
-        self.agents = [PlayedAgent(self.clock, name, gpus(count)) for name, count in agents.items()]
+        self.agents = [] if former is None else former.agents
+        self.agents += [PlayedAgent(self.clock, name, gpus(count)) for name, count in agents.items()]
         self.clock.each_step = self.beat
         for agent in self.agents:
             agent.beat(self.live)
@@ -101,18 +110,47 @@ def test_a_new_scheduler_goes_on_where_the_former_one_was_killed(tmp_path: Path)
         world.scheduler.run_round()
     running = {job_id: run for agent in world.agents for run in agent.busy().values() for job_id in [run[0]]}
     world.store.close()
-    again = World(tmp_path, "las", {})
-    again.clock.at = world.clock.at
-    for agent in world.agents:
-        agent.clock = again.clock
-    again.agents = world.agents
-    again.beat()
+    again = World(tmp_path, "las", {}, former=world)
     again.scheduler.run_round()
     for agent in again.agents:
         for job_id, attempt in agent.busy().values():
             assert running.get(job_id, (job_id, 1))[1] <= attempt
     again.run()
     assert all((found := again.store.job(job.job_id)) and found.status is JobStatus.SUCCEEDED for job in jobs)
+
+
+def test_a_new_scheduler_decides_nothing_before_the_nodes_that_it_knows_had_time_to_come_back(tmp_path: Path) -> None:
+    world = World(tmp_path, "las", {"a": 2, "b": 2})
+    first, second = world.live.submit("ada", [spec(400.0, 2, name=name) for name in ("first", "second")])
+    world.scheduler.run_round()
+    with world.live.change():
+        world.live.preempt(world.live.jobs[second.job_id])
+    for _ in range(3):
+        world.clock.move(5.0)
+        world.beat()
+    with world.live.change():
+        # Nobody has been told of this when the scheduler is killed.
+        assert world.live.start(world.live.jobs[second.job_id], "A100", {"b": [0, 1]})
+    world.store.close()
+    live = LiveCluster(Store(str(tmp_path / "bloxopt.db")), world.live.terms, world.clock)
+    backend = LiveBackend(live)
+    assert not backend.start_over()
+    world.agents[0].beat(live)
+    # Jobs would have to share the node that is there.
+    assert not backend.start_over()
+    world.agents[1].beat(live)
+    assert backend.start_over()
+    assert [live.jobs[job.job_id].wanted for job in (first, second)] == [True, True]
+    live.store.close()
+    live = LiveCluster(Store(str(tmp_path / "bloxopt.db")), world.live.terms, world.clock)
+    backend = LiveBackend(live)
+    for _ in range(5):
+        world.agents[0].beat(live)
+        assert not backend.start_over()
+        world.clock.move(live.terms.lost_seconds / 5 + 0.01)
+    # A node that does not come back is not waited for any longer.
+    assert backend.start_over()
+    live.store.close()
 
 
 @pytest.mark.parametrize("policy", ["fifo", "las", "max_min_fairness"])

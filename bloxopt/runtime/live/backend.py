@@ -97,10 +97,14 @@ class LiveBackend:
             self.turn.release()
 
     def start_over(self) -> bool:
-        """Get ready for a new scheduler, which remembers nothing; False while no node has registered."""
+        """Get ready for a new scheduler, which remembers nothing.
+
+        False while no node has registered, or, after a start, one that is known has not been heard from yet: jobs
+        would be preempted for want of GPUs that are about to be there.
+        """
         with self.live.lock:
             self.live.tick()
-            if self.live.layout() is None:
+            if self.live.layout() is None or any(map(self.live.awaits, self.live.nodes)):
                 return False
             # The ledger too is made anew, whatever policies may have left in it.
             self._jobs, self._position, self._layout = [], {}, None

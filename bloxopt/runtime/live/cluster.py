@@ -110,7 +110,8 @@ class LiveCluster(Attempts):
                 untold = [run for run in self.runs_of(job) if not run.told]
                 if not untold:
                     continue
-                gone = [run.node for run in untold if self.state(run.node) is NodeState.LOST]
+                nodes = [run.node for run in untold if not self.awaits(run.node)]
+                gone = [name for name in nodes if self.state(name) is NodeState.LOST]
                 if gone:
                     self.stop(job, f"node {gone[0]} is lost")
                 elif any(set(run.gpus) & stuck.get(run.node, set()) for run in untold):

@@ -47,6 +47,7 @@ class LiveState(ABC):
         self._change: Change | None = None
         self.touched: set[str] = set()
         self._broken = False
+        self._started = self.clock.monotonic()
         self._load()
         self.clock.not_before(self._latest)
 
@@ -60,10 +61,11 @@ class LiveState(ABC):
         for run in facts.runs:
             self._keep(run)
         now = self.clock.monotonic()
-        self.watches = {
-            key: self.watches.get(key) or Watch(now, stopping=None if self.is_wanted(run) else now)
-            for key, run in self._runs.items()
-        }
+        self.watches = {key: self.watches.get(key) or Watch(now) for key in self._runs}
+        for key, run in self._runs.items():
+            # A stop that could not be stored did not happen.
+            watch = self.watches[key]
+            watch.stopping = None if self.is_wanted(run) else watch.stopping or now
         self._booked = {name: at for name, at in self._booked.items() if name in self.jobs}
         for name, node in self.nodes.items():
             if name not in self.contacts:
@@ -165,3 +167,8 @@ class LiveState(ABC):
     def state(self, name: str) -> NodeState:
         """The state of a node now."""
         return self.contacts[name].state_at(self.clock.monotonic(), self.terms.lost_seconds, self.nodes[name].drained)
+
+    def awaits(self, name: str) -> bool:
+        """Whether a node may yet be heard from for the first time since the scheduler started."""
+        late = self.clock.monotonic() - self._started > self.terms.lost_seconds
+        return self.contacts[name].heard is None and not self.nodes[name].drained and not late

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import threading
@@ -42,7 +43,8 @@ class Killer:
         self.cluster = cluster
         self.draw = random.Random(seed)
         self.count = Counter[str]()
-        self.ranks = set[int]()
+        self.ranks: dict[int, tuple[str, int]] = {}
+        """Job and attempt of the processes of jobs that were killed."""
         self.guards = set[tuple[str, int, str]]()
         """Job, attempt and node of the guards that were killed."""
         self._deaths: dict[str, tuple[float, str]] = {}
@@ -103,8 +105,11 @@ class Killer:
         found = [pid for node in NODES for pid in sorted(processes_of(self.cluster.home(node)))]
         if found:
             pid = self.draw.choice(found)
-            self.ranks.add(pid)
-            self.count["rank"] += kill(pid)
+            with contextlib.suppress(OSError):
+                words = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
+                seen = dict(word.split("=", 1) for word in words if "=" in word)
+                self.ranks[pid] = (seen["BLOXOPT_JOB_ID"], int(seen["BLOXOPT_ATTEMPT"]))
+                self.count["rank"] += kill(pid)
 
 
 class Submitter(threading.Thread):
@@ -185,19 +190,19 @@ def _survives(folder: Path, nursery: Nursery, seed: int, kills: int, jobs: int, 
             entries = read_ledger(cluster.work / key / "ledger")
             guardless = {(attempt, node) for job, attempt, node in killer.guards if job == job_id}
             assert faults(entries, killer.ranks, guardless) == [], job_id
-            _check_end(store, known[job_id], entries, killer)
+            killed = {attempt for job, attempt in killer.ranks.values() if job == job_id}
+            _check_end(store, known[job_id], entries, killed)
         store.close()
         for log in folder.glob("*.log"):
             assert "Traceback" not in log.read_text(), "nothing but a kill ended any of them"
         print({**killer.count, "preemptions": sum(job.preemptions for job in known.values())})
 
 
-def _check_end(store: Store, job: JobRecord, entries: list[Entry], killer: Killer) -> None:
-    """That a job ended as it should, and the store says of it what happened."""
+def _check_end(store: Store, job: JobRecord, entries: list[Entry], killed: set[int]) -> None:
+    """That a job ended as it should, and the store says of it what happened. ``killed``: attempts that lost a rank."""
     runs = store.runs(job.job_id)
     assert all(run.ended for run in runs)
     assert sorted({run.attempt for run in runs}) == list(range(1, job.attempt + 1)), "attempts are consecutive"
-    killed = {entry.attempt for entry in entries if entry.pid in killer.ranks}
     fails = job.spec.command[-1] == "fails"
     if fails:
         assert (job.status, job.retries) == (JobStatus.FAILED, 1)

@@ -12,6 +12,7 @@ from bloxopt.cli import (
     explain,
     listings,
     live,
+    replay,
     reproduction,
     results,
     runtime,
@@ -70,6 +71,7 @@ app.command()(live.nodes)
 app.command()(live.drain)
 app.command()(live.top)
 app.command()(live.history)
+app.command()(replay.replay)
 app.add_typer(token.token, name="token")
 app.command()(listings.traces)
 app.command()(listings.policies)

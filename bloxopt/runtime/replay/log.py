@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bloxopt.errors import InputError, StoreError
+from bloxopt.errors import CheckError, InputError, StoreError
 
 _PAGE = 2000
 """Events that are asked for at once."""
@@ -46,6 +47,18 @@ def read_log(source: str | Path, kinds: Iterable[str] = ()) -> Iterator[LogEvent
     if is_database:
         return _from_database(f"sqlite:///file:{path.absolute()}?mode=ro&uri=true", str(path), wanted)
     return _from_lines(path, wanted)
+
+
+@contextmanager
+def reading(event: LogEvent) -> Iterator[None]:
+    """What does not fit in an event becomes an error that names it."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{event.place}: {error}") from None
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, CheckError) as error:
+        text = f"no {error} is known" if isinstance(error, KeyError) else str(error).splitlines()[0]
+        raise InputError(f"{event.place}: the event is damaged, or does not fit those before it: {text}") from None
 
 
 def write_log(events: Iterable[LogEvent], path: Path) -> int:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import ValidationError
 
 from bloxopt.anytime import Rung
-from bloxopt.errors import BloxoptError, CheckError, InputError
+from bloxopt.errors import BloxoptError, InputError
 from bloxopt.experiments.store import versions
 from bloxopt.formulations.allocation import Allocation
 from bloxopt.rounds import Scheduler
@@ -19,7 +18,7 @@ from bloxopt.runtime.live.memory import restore
 from bloxopt.runtime.live.recording import ROUND, SNAPSHOT, plan_data
 from bloxopt.runtime.replay.backend import RecordedBackend
 from bloxopt.runtime.replay.deadline import RecordedLadder
-from bloxopt.runtime.replay.log import LogEvent
+from bloxopt.runtime.replay.log import LogEvent, reading
 from bloxopt.runtime.service.config import ServiceConfig
 
 KINDS = (ROUND, SNAPSHOT)
@@ -139,7 +138,7 @@ def _recorded(events: Iterable[LogEvent], report: Report) -> Iterator[_Recorded]
     for event in events:
         if event.kind not in KINDS or (event.kind == ROUND and snapshot is None and last is None):
             continue
-        with _reading(event):
+        with reading(event):
             number = int(event.data["number"])
         if event.kind == SNAPSHOT:
             snapshot = event
@@ -149,18 +148,6 @@ def _recorded(events: Iterable[LogEvent], report: Report) -> Iterator[_Recorded]
             raise InputError(f"{event.place}: round {number} comes after round {last}: what is between them is missing")
         yield _Recorded(event, snapshot)
         snapshot, last = None, number
-
-
-@contextmanager
-def _reading(event: LogEvent) -> Iterator[None]:
-    """What does not fit in an event becomes an error that names it."""
-    try:
-        yield
-    except InputError as error:
-        raise InputError(f"{event.place}: {error}") from None
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError, CheckError) as error:
-        text = f"no {error} is known" if isinstance(error, KeyError) else str(error).splitlines()[0]
-        raise InputError(f"{event.place}: the event is damaged, or does not fit those before it: {text}") from None
 
 
 class _Run:
@@ -178,7 +165,7 @@ class _Run:
     def decide(self, recorded: _Recorded, following: Mapping[str, Any], report: Report | None) -> None:
         """Decide one round again, and note in the ``report`` what came of it."""
         data = recorded.event.data
-        with _reading(recorded.event):
+        with reading(recorded.event):
             backend, scheduler = self._prepared(recorded, following, report)
             rung = data.get("plan", {}).get("rung", Rung.SOLVED)
             what, then, now = _compared(data, backend, *self._run(scheduler))

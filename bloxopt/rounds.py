@@ -220,7 +220,10 @@ class Scheduler:
 
     def _remembered(self) -> tuple[IntArray, ...]:
         """Rows of the table that are remembered here."""
-        return (self._pending,) if self._plan is None else (self._pending, self._plan.row)
+        plan = self._plan
+        if plan is None:
+            return (self._pending,)
+        return (self._pending, plan.row) if plan.ranked is None else (self._pending, plan.row, plan.ranked)
 
     @property
     def stale(self) -> bool:

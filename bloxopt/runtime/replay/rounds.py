@@ -127,8 +127,8 @@ def _rounds(
             waiting.pop(0)
     if start is not None and report.starts is not None and start < report.starts:
         raise InputError(f"round {start} is not in the log any more: it can be replayed from round {report.starts} on")
-    for recorded, after in zip(waiting, [*waiting[1:], None], strict=True):
-        yield recorded, {} if after is None else after.event.data
+    following = [recorded.event.data for recorded in waiting[1:]]
+    yield from zip(waiting, [*following, {}], strict=False)
 
 
 def _recorded(events: Iterable[LogEvent], report: Report) -> Iterator[_Recorded]:

@@ -51,6 +51,8 @@ class LevelProgram:
         self.rows = rows
         self.name = name
         self.duals = duals
+        self.stage = 0
+        """Which of several sets of fixed rows this is about: see :attr:`bloxopt.formulations.program.Program.stage`."""
         self._base = session.program()
 
     def solve(
@@ -62,6 +64,7 @@ class LevelProgram:
         free = np.ones(len(levels), bool) if fixed is None else ~fixed
         program = self._base.copy()
         program.block = program.unique_family(self.name)
+        program.stage = self.stage
         rows = self.rows.scaled(scale)
         target = levels * scale
         least = np.where(free, 0.0 if floor is None else floor * scale, target)

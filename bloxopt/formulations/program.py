@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from scipy.sparse import csc_array
@@ -36,6 +37,10 @@ class RowFamily:
     labels: Labels | None
 
     def row_labels(self) -> list[str]:
+        return self._row_labels
+
+    @cached_property
+    def _row_labels(self) -> list[str]:
         if self.labels is None:
             return [str(k) for k in range(self.stop - self.start)]
         return [str(label) for label in self.labels()]
@@ -60,6 +65,8 @@ class Program:
         self._integer: list[BoolArray] = [np.zeros(space.num_columns, dtype=bool)]
         self.num_columns = space.num_columns
         self.num_rows = 0
+        self.stage = 0
+        """Of an objective solved in stages, which one: answers are sought among those of the same."""
         self.deferred: IntArray = np.zeros(0, dtype=np.int64)
         """Columns that are many and need not be there for the program to be feasible: see ``sifting``."""
         self._entries: list[tuple[IntArray, IntArray, FloatArray]] = []

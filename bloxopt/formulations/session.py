@@ -159,6 +159,15 @@ class Session:
             result = with_duals(form, result, self._run)
         return Solved(program, form, result)
 
+    def recall(self, name: str) -> float | None:
+        """A number that the allocation before remembered, to begin a search from; None if there is none."""
+        return None if self.resumption is None else self.resumption.recall(name)
+
+    def remember(self, name: str, number: float) -> None:
+        """Keep a number for the next allocation."""
+        if self.resumption is not None:
+            self.resumption.remember(name, number)
+
     def _sifted(self, program: Program, form: StandardForm) -> SolverResult | None:
         """The optimum of a linear program with many columns that may be left out, None for others."""
         if form.is_mip or len(program.deferred) < WORTH_SIFTING:

@@ -40,6 +40,11 @@ _NO_LEVEL = 1e-9
 """Levels this small relative to what rows can reach or lose count as 0."""
 _NO_PRICE = 1e-9
 _MOST_STEPS = 50
+_ABOVE_LAST = (1.002, 1.02)
+"""Where a stage begins, times the height at which it ended in the allocation before: Newton's method comes from above,
+so that what was too low is followed by the next."""
+_SAME_STAGE = 1.001
+"""Stages that end within this of each other count as one from one allocation to the next."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,6 +164,7 @@ def fill(session: Session, rows: Affine, profile: Profile) -> Outcome:
     lowest: LevelSolution | None = None
     solution: LevelSolution | None = None
     complete = proven = True
+    reached = 0.0
     while not fixed.all() and complete:
         top = height = profile.begin(level, cap, fixed.copy())
         # What the last allocation gives is possible together; asking for a hair less leaves room for rounding.
@@ -168,6 +174,9 @@ def fill(session: Session, rows: Affine, profile: Profile) -> Outcome:
         for cut in cuts:
             if _says_enough(cut, np.where(fixed, level, cap), fixed):
                 height = min(height, profile.highest(cut, held))
+        last = session.recall(f"{program.name} {program.stage}") or 0.0
+        above = [last * factor for factor in _ABOVE_LAST if profile.bottom < last * factor < height]
+        height, *above = [*above, height]
         if height - profile.bottom <= _SAME_LEVEL * height:
             height = top  # a program needs a way to go, even if only to tell who stands in it
         possible, missed = 0.0, np.inf
@@ -190,11 +199,14 @@ def fill(session: Session, rows: Affine, profile: Profile) -> Outcome:
             proven &= solution.solved.result.termination is Termination.OPTIMAL
             on_profile = abs(solution.theta - 1.0) <= 10 * _TOO_LOW
             if solution.theta >= 1.0 - _REACHED:
+                if above:
+                    height, *above = above
+                    continue  # a guess that was too low may have stopped rows that can go on
                 possible = height
                 if solution.theta <= 1.0 + _TOO_LOW or height >= top:
                     break
             else:
-                missed = min(missed, height)
+                missed, above = min(missed, height), []
             # The cut bounds the level from above wherever it was made, also at a height that was too low.
             following = min(top, profile.highest(solution.cut, held))
             if following - profile.bottom <= _SAME_LEVEL * following:
@@ -210,6 +222,10 @@ def fill(session: Session, rows: Affine, profile: Profile) -> Outcome:
                 complete = False
                 break
         assert solution is not None
+        if program.stage and height <= reached * _SAME_STAGE:
+            program.stage -= 1
+        session.remember(f"{program.name} {program.stage}", height)
+        program.stage, reached = program.stage + 1, height
         lowest = lowest or solution
         level = np.where(fixed, level, _rounded(profile.at(height), most))
         full = ~fixed & (level >= cap * (1.0 - 1e-9))
@@ -225,8 +241,8 @@ def fill(session: Session, rows: Affine, profile: Profile) -> Outcome:
     if solution is None or lowest is None:  # no row can be above 0
         lowest = solution = program.solve(level)
         proven = solution.solved.result.termination is Termination.OPTIMAL
-    reached = rows.at(solution.x)
-    smallest = float(reached.min())
+    levels = rows.at(solution.x)
+    smallest = float(levels.min())
     return Outcome(
         x=solution.x,
         utility=smallest,
@@ -234,7 +250,7 @@ def fill(session: Session, rows: Affine, profile: Profile) -> Outcome:
         termination=Termination.OPTIMAL if complete and proven else Termination.FEASIBLE,
         program=lowest.solved.program,
         prices=lowest.prices,
-        levels=reached,
+        levels=levels,
         message=solution.solved.result.message,
     )
 

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from bloxopt.formulations.standard_form import StandardForm
 
 _MOST_ITERATIONS = 500
-"""Iterations, beside as many as there are new rows, after which beginning anew is faster."""
+"""Iterations, beside as many as there are new rows, after which beginning anew is faster ..."""
+
+_ITERATIONS_A_ROW = 0.5
+"""... in programs of fewer than a thousand rows; in larger ones, this times the number of rows."""
 
 _DEVEX = 1
 """HiGHS's number of a pricing rule that needs no weights to begin with: steepest edge would first compute one a row."""
@@ -36,6 +39,7 @@ def resume_highs(form: StandardForm, options: SolverOptions, start: Start) -> An
     basis = _nearest(form, start) if start.basis is None else start.basis
     split = Split.of(form)
     whole, basis = split.form, split.basis(_pivoted(form, start, _sound(form, basis)))
+    most = max(_MOST_ITERATIONS, int(_ITERATIONS_A_ROW * form.num_rows))
     highspy = prepared_highspy(options)
     highs = highspy.Highs()
     if options.time_limit is not None:
@@ -49,7 +53,7 @@ def resume_highs(form: StandardForm, options: SolverOptions, start: Start) -> An
         "dual_simplex_cost_perturbation_multiplier": 0.0,
         "simplex_scale_strategy": 0,
         "simplex_initial_condition_check": False,
-        "simplex_iteration_limit": _MOST_ITERATIONS + int(start.new_rows.sum()),
+        "simplex_iteration_limit": most + int(start.new_rows.sum()),
     }
     for name, value in chosen.items():
         highs.setOptionValue(name, value)

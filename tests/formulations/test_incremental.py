@@ -282,6 +282,7 @@ def test_a_solver_that_does_not_take_its_start_is_named() -> None:
 @pytest.mark.parametrize("solver", ["auto", "highs"])
 def test_a_start_that_leads_nowhere_is_given_up_and_the_answer_is_the_same(solver: str, monkeypatch) -> None:
     monkeypatch.setattr(highs_resume, "_MOST_ITERATIONS", 0)
+    monkeypatch.setattr(highs_resume, "_ITERATIONS_A_ROW", 0.0)
     policy, churn, resolver = get_policy("max_min_fairness"), Churn(8), Resolver(0)
     policy.allocate(churn.space, solver=solver, resume=resolver)
     # GPUs of two types are gone, and no iteration is allowed beyond one a new row.

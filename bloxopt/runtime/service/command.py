@@ -15,6 +15,7 @@ from bloxopt.runtime.service.application import create_app
 from bloxopt.runtime.service.config import ServiceConfig, load_config, make_config
 from bloxopt.runtime.service.listening import BACKLOG, check_tls, listen, url_of
 from bloxopt.runtime.service.logging import log, log_as_json
+from bloxopt.runtime.service.protocol import impatient
 from bloxopt.runtime.service.service import Service
 from bloxopt.runtime.service.tokens import Tokens
 from bloxopt.runtime.store import Store, backup, restore
@@ -89,6 +90,8 @@ def serve(config: ServiceConfig, token_file: Path | None = None) -> None:
     runner = uvicorn.Server(
         uvicorn.Config(
             app,
+            http=impatient(config.limits.request_seconds),
+            ws="none",
             ssl_certfile=server.tls_certificate,
             ssl_keyfile=server.tls_key,
             log_config=None,

@@ -82,11 +82,12 @@ class LeasesSection(Section):
 
 
 class LimitsSection(Section):
-    """``request_bytes`` of one request; ``requests_per_second`` of one token, ``burst`` of them at once; jobs of one
-    user that are not over; ``log_bytes`` kept of one rank's output; ``long_poll_seconds`` that a reader of logs waits
-    for more."""
+    """``request_bytes`` of one request, which arrives within ``request_seconds``; ``requests_per_second`` of one
+    token, ``burst`` of them at once; jobs of one user that are not over; ``log_bytes`` kept of one rank's output;
+    ``long_poll_seconds`` that a reader of logs waits for more."""
 
     request_bytes: Annotated[int, Field(ge=1024)] = 8 * 2**20
+    request_seconds: Seconds = 60.0
     requests_per_second: Seconds = 500.0
     burst: Count = 2000
     jobs_per_user: Count = 100_000

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bloxopt.errors import StoreError
@@ -18,6 +19,9 @@ from bloxopt.runtime.service.tokens import Tokens
 
 PUBLIC = frozenset({"/healthz", "/openapi.json"})
 """Paths that need no token."""
+
+_GONE = 499
+"""What the logs call the status of a request whose client did not stay for the answer."""
 
 _LOGGED = 500
 """Characters of a path that are logged."""
@@ -61,14 +65,17 @@ class Gate:
         except TooLargeError as error:
             if not status:
                 await _answer(sending, error.status_code, error.detail)
+        except ClientDisconnect:
+            # Whoever asked has gone, or was too slow: nobody is left to be answered.
+            status = status or _GONE
         except StoreError as error:
-            log.error("the store failed", extra={"reason": str(error), "path": scope["path"]})
+            log.error("the store failed", extra={"reason": str(error), "path": scope["path"][:_LOGGED]})
             if not status:
                 await _answer(
                     sending, 503, "the scheduler's database does not work: try again later", {"retry-after": "5"}
                 )
         except Exception:
-            log.exception("a request failed", extra={"path": scope["path"]})
+            log.exception("a request failed", extra={"path": scope["path"][:_LOGGED]})
             if not status:
                 await _answer(sending, 500, "something went wrong in the scheduler, and its log says what")
         finally:
@@ -94,7 +101,8 @@ class Gate:
             await _answer(send, 401, detail, {"www-authenticate": "Bearer"})
             return
         length = headers.get(b"content-length", b"0")
-        if not length.isdigit() or int(length) > self.most_bytes:
+        # Not even read as a number where it has too many digits.
+        if not length.isdigit() or len(length) > 18 or int(length) > self.most_bytes:
             raise TooLargeError(self.most_bytes)
         seen = 0
 
@@ -126,6 +134,7 @@ class Gate:
                 "status": status,
                 "seconds": round(seconds, 4),
                 "caller": None if caller is None else f"{caller.role} {caller.subject}",
+                "client": client[0] if (client := scope.get("client")) else None,
             },
         )
 

@@ -56,7 +56,7 @@ def agent(
         "state_folder": None if state_folder is None else state_folder.absolute(),
         "user": user,
         "workdirs": None if workdir is None else [each.absolute() for each in workdir],
-        "token": os.environ.pop("BLOXOPT_TOKEN", None),
+        "token": os.environ.pop("BLOXOPT_TOKEN", "") or None,
     }
     settings = {name: value for name, value in given.items() if value is not None}
     chosen = AgentConfig.create(**settings) if config is None else AgentConfig.load(config, **settings)

@@ -274,9 +274,11 @@ class Scheduler:
             twin._renumber(rows)
         return Memory(twin._plan, twin._pending, twin._stale, twin._ran_nothing, twin._finished)
 
-    def recall(self, memory: Memory) -> None:
-        """Go on from there."""
+    def recall(self, memory: Memory, node_up: BoolArray) -> None:
+        """Go on from there, with these nodes up."""
         self._plan, self._pending, self._stale, self._ran_nothing, self._finished = memory
+        cluster = self.backend.catalog.cluster
+        self._capacity = cluster.capacity_of(node_up & ~cluster.node_drained)
 
     def allocate(self, space: AllocationSpace, resume: Resolver | None = None) -> Allocation:
         """What the policy allocates in ``space``, with the solver and options of this scheduler.

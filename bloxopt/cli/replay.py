@@ -102,6 +102,8 @@ def _facts(report: Report) -> list[tuple[str, str]]:
             rows.append((f"{name}, recorded", _short(found.recorded[name])))
             rows.append((f"{name}, replayed", _short(found.replayed.get(name))))
         rows.append(("its inputs", f"{_inputs(found.inputs)}; --json has all of them"))
+    if report.ended:
+        rows.append(("after that", report.ended))
     return rows
 
 

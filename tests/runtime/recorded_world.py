@@ -24,7 +24,7 @@ class RecordedWorld:
             "leases": {"lease_seconds": 60.0, "heartbeat_seconds": 5.0, "margin_seconds": 5.0, "lost_seconds": 15.0},
             **settings,
         }
-        self.clock = MovedClock()
+        self.clock = MovedClock(2.0)
         self.agents: dict[str, PlayedAgent] = {}
         self.silent: set[str] = set()
         self.clock.each_step = self.beat
@@ -59,6 +59,11 @@ class RecordedWorld:
     def rounds(self, count: int) -> None:
         for _ in range(count):
             self.service.loop.turn()
+
+    def fail(self, error: Exception) -> None:
+        """What the loop's thread does when a round fails."""
+        self.service.loop._scheduler = None
+        self.service.backend.fail(str(error))
 
     def live_through_everything(self) -> None:
         """Learned rates, preemptions, a cancelled job, a lost node, a drained one, a new GPU type, two restarts."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from bloxopt.formulations.allocation import Allocation
 from bloxopt.formulations.space import AllocationSpace
-from bloxopt.jobs import IntArray
+from bloxopt.jobs import BoolArray, IntArray
 from bloxopt.rounds import Memory, Scheduler
 from bloxopt.runtime.backend import ClusterState
 from bloxopt.selection import Plan
@@ -52,7 +52,7 @@ def memory_data(scheduler: Scheduler, state: ClusterState) -> dict[str, Any] | N
     }
 
 
-def restore(scheduler: Scheduler, data: Mapping[str, Any]) -> None:
+def restore(scheduler: Scheduler, data: Mapping[str, Any], node_up: BoolArray) -> None:
     """Have a new ``scheduler`` remember what :func:`memory_data` told, in the rows of its backend's table."""
     backend = scheduler.backend
     ledger, position = backend.ledger, backend.catalog.position
@@ -73,7 +73,8 @@ def restore(scheduler: Scheduler, data: Mapping[str, Any]) -> None:
             data["stale"],
             data["ran_nothing"],
             data["finished"],
-        )
+        ),
+        node_up,
     )
 
 

@@ -111,6 +111,7 @@ class Recording:
         self._seen: Seen | None = None
         self._applied: Seen | None = None
         self._after: dict[str, Any] = {}
+        self._built: dict[str, list[tuple[str, int, float]]] = {}
         self._remembered: dict[str, Any] | None = None
         self._active = 0
         self._rejected: frozenset[int] = frozenset()
@@ -131,6 +132,8 @@ class Recording:
         """A round is about to be decided."""
         self._seen = seen
         self._planned = self._remembered = None
+        if seen.rebuilt:
+            self._built = self.oracle.known()
         self._active = len(seen.ledger.active)
         self._rejected = _rejected(seen.ledger)
 
@@ -206,6 +209,11 @@ class Recording:
         said, self._next = _news(known, seen)
         if due or oracle.changed:
             said["rates"] = oracle.known(None if due else oracle.changed)
+        if due:
+            # Small changes of rates are no reason to make the catalog anew.
+            kinds = self._built.keys() | said["rates"].keys()
+            before = {kind: self._built.get(kind, []) for kind in sorted(kinds)}
+            said["built_rates"] = {k: known for k, known in before.items() if known != said["rates"].get(k, [])}
         said = {key: value for key, value in said.items() if value}
         now = seen.ledger.num_finished
         finished = [now if self._finished is None else self._finished, now]

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from bloxopt.cluster import Cluster, Node
-from bloxopt.errors import InputError
+from bloxopt.errors import CheckError, InputError
 from bloxopt.formulations.space import ConfigurationCatalog
-from bloxopt.jobs import IntArray
+from bloxopt.jobs import BoolArray, IntArray
 from bloxopt.runtime.assignment import Assignment
 from bloxopt.runtime.backend import ClusterState, Ran
 from bloxopt.runtime.live.nodes import Layout, Slot
@@ -86,14 +87,20 @@ class RecordedBackend:
             else:
                 self._running[job_id] = place
 
-    def begin(self, data: Mapping[str, Any], following: Mapping[str, Any], anew: bool) -> None:
+    def begin(
+        self, data: Mapping[str, Any], following: Mapping[str, Any], anew: bool, built: Mapping[str, Any]
+    ) -> None:
         """A round: ``data`` of its event, and that of the next one, {} if it is the last.
 
-        ``anew``: for a scheduler that remembers nothing of the rounds before, here at least.
+        ``anew``: for a scheduler that remembers nothing of the rounds before, here at least. ``built`` are rates that
+        were others when the catalog was made that the round was decided with.
         """
         self._round, self._next, self.made = data, following, {}
         self._finished = data.get("finished", (0, self._finished))[1]
+        now = self.oracle.known(built)
+        self.oracle.take_over(_rates(built))
         rows = self._rebuild(anew) if anew or data.get("rebuilt") else None
+        self.oracle.take_over(now)
         if data.get("active"):
             self.ledger.admit(self._rows(data["active"]))
         self._state = ClusterState(
@@ -104,6 +111,10 @@ class RecordedBackend:
             bool(data.get("nodes_changed")),
             None if anew else rows,
         )
+
+    @property
+    def node_up(self) -> BoolArray:
+        return self._layout.node_up
 
     # -- the protocol --------------------------------------------------------------------------------------------------
 
@@ -129,8 +140,9 @@ class RecordedBackend:
         for job_id, place in recorded.get("started", {}).items():
             if job_id not in missed:
                 self._running[job_id] = place
-        self._move(self._next.get("after", {}))
-        self._show(self._assignment())
+        with suppress(KeyError, ValueError, CheckError):  # what does not fit is told with the next round
+            self._move(self._next.get("after", {}))
+            self._show(self._assignment())
 
     def wait(self, order_changes: float = math.inf) -> Ran:
         """What ran until the next round."""
@@ -217,6 +229,10 @@ class RecordedBackend:
             "nodes": [slot._asdict() for slot in self._layout.slots],
             "rates": [list(entry) for entry in self.oracle.measured()],
         }
+
+
+def _rates(said: Mapping[str, Any]) -> dict[str, list[tuple[str, int, float]]]:
+    return {kind: [(name, count, rate) for name, count, rate in known] for kind, known in said.items()}
 
 
 def _layout(slots: Sequence[Sequence[Any]]) -> Layout:

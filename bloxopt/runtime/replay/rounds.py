@@ -50,7 +50,7 @@ class Report:
     ``rounds`` replayed, the ``first`` to the ``last``; ``identical`` of them, ``given`` of which had no time for a
     solver's proof, so that their shares are taken from the log; ``timed`` differ where the time that deciding took then
     may be why; ``different`` ones differ. ``starts`` is the first round at which the log can be begun. ``versions``
-    that differ from those of the log, as (recorded, here).
+    that differ from those of the log, as (recorded, here). ``ended`` why the log could not be followed any further.
     """
 
     first: int | None = None
@@ -64,6 +64,7 @@ class Report:
     starts: int | None = None
     versions: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
     difference: Difference | None = None
+    ended: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -98,7 +99,14 @@ def replay(
         if end is not None and recorded.number > end:
             break
         counts = start is None or recorded.number >= start
-        run.decide(recorded, following, report if counts else None)
+        try:
+            run.decide(recorded, following, report if counts else None)
+        except InputError as error:
+            if report.difference is None:
+                raise
+            # What was recorded does not fit itself any more, which the difference has shown already.
+            report.ended = str(error)
+            break
         if progress is not None:
             progress(recorded.number)
     if not report.rounds:
@@ -191,7 +199,7 @@ class _Run:
     ) -> tuple[RecordedBackend, Scheduler]:
         """The backend with the round's inputs, and the scheduler that is to decide it."""
         data, fresh = recorded.event.data, bool(recorded.event.data.get("fresh"))
-        memory = None
+        memory, told = None, {}
         if recorded.snapshot is not None:
             told = recorded.snapshot.data
             memory = told.get("memory")
@@ -207,13 +215,14 @@ class _Run:
         assert backend is not None
         backend.take_in(data, everything=False)
         anew = fresh or self._scheduler is None
-        backend.begin(data, following, anew)
+        built = told.get("built_rates", {}) if anew and memory is not None and not data.get("rebuilt") else {}
+        backend.begin(data, following, anew, built)
         if anew:
             self._ladder = RecordedLadder() if self._config.rounds.budget else None
             self._scheduler = self._config.make_scheduler(backend, self._ladder)
             self._scheduler.before_round, self._scheduler.inspect = self._before, self._planned
             if memory is not None:
-                restore(self._scheduler, memory)
+                restore(self._scheduler, memory, backend.node_up)
         scheduler = self._scheduler
         assert scheduler is not None
         if fresh or memory is not None:

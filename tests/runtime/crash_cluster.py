@@ -97,7 +97,7 @@ class CrashCluster:
             "state_folder": self.home(name) / "state",
             "user": ACCOUNT,
             "workdirs": [self.work],
-            "patience_seconds": 2.0,
+            "patience_seconds": 1.0,
         }
 
     def start(self) -> None:
@@ -152,7 +152,8 @@ class CrashCluster:
         }
 
     def submit(self, key: str, steps: int, *details: Any, **more: Any) -> str:
-        """The id of a new job."""
+        """The id of a new job, submitted as soon as there is a scheduler."""
+        until(lambda: self.ask("GET", "/healthz") is not None, "the scheduler answers")
         answer = self.ask("POST", "/v1/jobs", json=self.spec(key, steps, *details, **more))
         assert answer is not None
         assert answer.status_code == 201, answer.text

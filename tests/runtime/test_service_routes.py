@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hmac
 import time
+import types
 import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
@@ -175,15 +177,22 @@ def test_every_route_is_only_for_those_it_is_for(world: World, method: str, path
     revoked, record = world.service.tokens.create("admin", "gone")
     world.service.tokens.revoke(record.token_id)
     real_id = world.tokens["root"].partition(".")[0]
-    nobodies = ["", "x", expired, revoked, f"{real_id}.wrong", f"{real_id}.", "..", "é" * 20]
+    admin = world.tokens["root"]
+    nobodies = ["", "x", expired, revoked, f"{real_id}.wrong", f"{real_id}.", "..", "é" * 20, f"{admin}x", admin[:-1]]
     body = BODIES.get(path, [] if "heartbeat" in path else None)
-    for token in nobodies:
-        headers = {"Authorization": f"Bearer {token}".encode()}
+    credentials: list[dict[str, str | bytes]] = [{"Authorization": f"Bearer {token}".encode()} for token in nobodies]
+    credentials += [{}, {"Authorization": f"Basic {admin}"}, {"Authorization": admin}, {"X-Token": admin}]
+    credentials += [{"Cookie": f"token={admin}"}, {"Authorization": ""}]
+    for headers in credentials:
         answer = world.client.request(method, target, json=body, headers=headers)
-        assert answer.status_code == 401, (token, answer.text)
+        assert answer.status_code == 401, (headers, answer.text)
         assert set(answer.json()) == {"detail"}
-    basic = {"Authorization": f"Basic {world.tokens['root']}"}
-    assert world.client.request(method, target, json=body, headers=basic).status_code == 401
+        assert answer.headers["www-authenticate"] == "Bearer"
+    told = {"params": {"token": admin, "access_token": admin, "authorization": f"Bearer {admin}"}}
+    assert world.client.request(method, target, json=body, **told).status_code == 401, "a token in the address is none"
+    for other in {"HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"}:
+        assert world.client.request(other, target).status_code == 401
+        assert world.call("root", other, target).status_code in (404, 405)
     for who in world.tokens:
         answer = world.call(who, method, target, json=body)
         if who in ALLOWED[ROUTES[method, path]]:
@@ -195,6 +204,34 @@ def test_every_route_is_only_for_those_it_is_for(world: World, method: str, path
             assert (answer.status_code == 404) == (ROUTES[method, path] == "owner" and who == "bob")
             assert (answer.status_code != 422) or "heartbeat" in path
     world.service.live.cancel(job_id, "root")
+
+
+def test_what_everyone_may_ask_tells_nothing(world: World) -> None:
+    job_id = world.submit(gpu_types=["None"], name="secret-name")
+    for path in ("/healthz", "/openapi.json"):
+        for headers in ({}, {"Authorization": "Bearer x"}, {"Authorization": f"Bearer {world.tokens['n1']}"}):
+            answer = world.client.get(path, headers=headers)
+            assert answer.status_code == 200
+            assert not any(word in answer.text for word in (job_id, "secret-name", "ada", *world.tokens.values()))
+    for path in ("/docs", "/redoc", "/", "/v1", "/v1/", "/v1/jobs/", "/metrics/", "/healthz/", "//healthz", "/HEALTHZ"):
+        assert world.client.get(path).status_code == 401, path
+        assert world.call("root", "GET", path).status_code == 404, path
+    world.service.live.cancel(job_id, "root")
+
+
+def test_secrets_are_compared_in_constant_time_and_as_long_for_no_token(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[tuple[int, int]] = []
+
+    def compare(one: str, other: str) -> bool:
+        compared.append((len(one), len(other)))
+        return hmac.compare_digest(one, other)
+
+    monkeypatch.setattr("bloxopt.runtime.service.tokens.hmac", types.SimpleNamespace(compare_digest=compare))
+    for token in (world.tokens["ada"], "nobody.secret", "x", world.tokens["ada"][:-1]):
+        world.client.get("/v1/jobs", headers={"Authorization": f"Bearer {token}"})
+    assert compared == [(64, 64)] * 4, "digests, once for each request, whether there is such a token or not"
 
 
 def test_a_node_speaks_for_itself_alone(world: World) -> None:
@@ -247,6 +284,81 @@ def test_what_cannot_be_a_job_is_refused_by_name(world: World, change: dict[str,
     answer = world.call("ada", "POST", "/v1/jobs", json=JOB | change)
     assert answer.status_code in (400, 422)
     assert field in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"command": ["x"], "num_gpus": ' + "9" * 4000 + "}",
+        '{"command": ["x"], "num_gpus": ' + "9" * 100_000 + "}",
+        '{"command": ["x"], "duration": 1e400}',
+        '{"command": ["x"], "duration": NaN}',
+        '{"command": ["x"], "weight": -Infinity}',
+        '{"command": ["x"], "total_steps": "1"}x',
+        '{"command": ["x"], "environment": ' + '{"a":' * 2000 + "1" + "}" * 2000 + "}",
+        "[" * 100_000,
+        '{"a":' * 100_000,
+        '{"command": ' + "[" * 50_000 + "]" * 50_000 + "}",
+        '{"command": ["x"], "\\u0000": 1}',
+        '{"command": ["x"], "environment": {"A\\u0000": "1"}}',
+        '{"command": ["x"], "environment": {"A": "1\\u0000"}}',
+        '{"command": ["x"], "workdir": "/tmp\\u0000"}',
+        '{"command": ["x\\ud800"]}',
+        '{"command": "rm -rf /"}',
+        '{"command": [["x"]]}',
+        '{"command": ["x"], "num_gpus": 1.5}',
+        '{"command": ["x"], "__class__": {}}',
+        "",
+        "null",
+        "0",
+        '"x"',
+    ],
+)
+def test_bodies_that_are_no_jobs_are_refused_whatever_is_in_them(world: World, text: str) -> None:
+    for path, body in (("/v1/jobs", text), ("/v1/jobs/batch", f"[{text}]")):
+        answer = world.call("ada", "POST", path, content=body.encode(), headers={"Content-Type": "application/json"})
+        assert answer.status_code in (400, 422), answer.text
+        assert set(answer.json()) == {"detail"}
+        assert len(answer.json()["detail"]) < 1000
+
+
+def test_of_a_key_that_comes_twice_the_last_holds_and_is_what_is_shown(world: World) -> None:
+    text = '{"command": ["first"], "name": "a", "command": ["last"], "name": "b", "gpu_types": ["None"]}'
+    answer = world.call("ada", "POST", "/v1/jobs", content=text, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 201
+    job = answer.json()
+    assert (job["spec"]["command"], job["spec"]["name"]) == (["last"], "b")
+    assert world.call("ada", "GET", f"/v1/jobs/{job['job_id']}").json()["spec"] == job["spec"]
+    world.service.live.cancel(job["job_id"], "root")
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "/v1/jobs?limit=" + "9" * 5000,
+        "/v1/jobs?limit=-1",
+        "/v1/jobs?limit=1e3",
+        "/v1/jobs?before=" + "9" * 100,
+        "/v1/jobs?before=1.0_%27%3B--",
+        "/v1/jobs?status=running&status=everything",
+        "/v1/jobs?" + "&".join(["status=running"] * 50),
+        "/v1/events?after=" + "9" * 50,
+        "/v1/events?subject=%00",
+        "/v1/events?subject=%27%20OR%201%3D1",
+        "/v1/jobs/{job}/logs?offset=" + "9" * 30,
+        "/v1/jobs/{job}/logs?rank=-1",
+        "/v1/jobs/{job}/logs?attempt=99999999999",
+        "/v1/jobs/{job}/logs?wait=inf",
+        "/v1/jobs/{job}/logs?limit=999999999",
+        "/v1/jobs/{job}/explain?horizon=nan",
+    ],
+)
+def test_questions_that_cannot_be_are_refused(world: World, query: str) -> None:
+    job_id = world.submit(gpu_types=["None"])
+    answer = world.call("root", "GET", query.format(job=job_id))
+    assert answer.status_code == 422, answer.text
+    assert set(answer.json()) == {"detail"}
+    world.service.live.cancel(job_id, "root")
 
 
 def test_malformed_and_oversized_bodies_are_refused(tmp_path: Path) -> None:

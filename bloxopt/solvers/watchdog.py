@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import pickle
-import signal
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -24,7 +22,8 @@ from bloxopt.solvers.base import Capabilities, Solver, SolverOptions, SolverResu
 from bloxopt.solvers.check import Tolerance, checked
 from bloxopt.solvers.presolve import Answer
 from bloxopt.solvers.registry import get_solver
-from bloxopt.solvers.worker_handle import Worker, WorkerError
+from bloxopt.solvers.worker_handle import WorkerError
+from bloxopt.solvers.worker_pool import WorkerPool
 
 if TYPE_CHECKING:
     from bloxopt.formulations.standard_form import StandardForm
@@ -32,15 +31,8 @@ if TYPE_CHECKING:
 GRACE_SECONDS = 0.01
 """Seconds past its time limit for which a solver is waited for: what an answer may take to come over."""
 
-_DYING_SECONDS = 0.01
-"""Seconds that a process which closed its connection is given to tell how it ended."""
-
 _OWN_TOLERANCE = Tolerance(objective=1e-4, feasibility=1e-4)
 """What is asked of the answers of solvers that state no tolerance: small excesses are repaired later."""
-
-
-class BusyError(Exception):
-    """No worker was free to be asked."""
 
 
 class Watched:
@@ -68,16 +60,19 @@ class Watched:
         self.tolerance: Tolerance = getattr(inner, "tolerance", _OWN_TOLERANCE)
         self.grace = grace
         self.overruns = 0
-        """How often a solver was not waited for any longer."""
-        self.kills = 0
-        """How often one was killed because it hung."""
-        self.crashes = 0
-        """How often a solver's process died by itself or made no sense."""
+        """How often it was not waited for any longer."""
         self._lock = threading.Lock()
-        self._wanted = 1
-        self._workers: list[Worker] = []
-        self._dying: list[Worker] = []
-        self._finalizer = weakref.finalize(self, _end_all, self._workers, self._dying)
+        self._pool = WorkerPool(solver)
+
+    @property
+    def kills(self) -> int:
+        """How many of its processes were killed because they hung."""
+        return self._pool.kills
+
+    @property
+    def crashes(self) -> int:
+        """How many of its processes died by themselves or made no sense."""
+        return self._pool.crashes
 
     def start(self, spare: bool = True, wait: float = 0.0) -> None:
         """Start the workers, so that the first solve need not wait for one to come up.
@@ -86,16 +81,16 @@ class Watched:
         first solve says so.
         """
         with self._lock:
-            self._wanted = max(self._wanted, 2 if spare else 1)
-            self._fill_up()
-            if wait > 0 and self._workers:
-                with contextlib.suppress(WorkerError):
-                    self._workers[0].wait_until_free(time.monotonic() + wait)
+            self._pool.wanted = max(self._pool.wanted, 2 if spare else 1)
+            self._pool.fill_up()
+            if wait > 0:
+                with contextlib.suppress(OSError, WorkerError):
+                    self._pool.free(time.monotonic() + wait)
 
     def close(self) -> None:
         """End the workers."""
         with self._lock:
-            _end_all(self._workers, self._dying)
+            self._pool.close()
 
     def __enter__(self) -> Watched:
         self.start()
@@ -130,26 +125,11 @@ class Watched:
         if not self._lock.acquire(timeout=-1 if deadline is None else max(deadline - started, 0.0)):
             return self._failed(Termination.LIMIT_NO_SOLUTION, started, "another solve took all of the time")
         try:
-            try:
-                worker = self._choose()
-            except OSError as error:
-                return self._failed(Termination.ERROR, started, f"its process cannot be started ({error})")
-            try:
-                answer = self._answer(worker, (self.solver, arguments), started, deadline, meanwhile)
-            except BusyError as error:
-                return self._failed(Termination.LIMIT_NO_SOLUTION, started, str(error))
-            except TimeoutError:
-                self.overruns += 1
-                given = 0.0 if deadline is None else deadline - self.grace - started
-                overrun = f"not done {time.monotonic() - started:.3f} s after it was given {given:.3f} s"
-                return self._failed(Termination.LIMIT_NO_SOLUTION, started, overrun)
-            except WorkerError as error:
-                reason = self._bury(worker, str(error))
-                return self._failed(Termination.ERROR, started, f"its process died ({reason})")
-            except BaseException:
-                # Interrupted in the middle of a message: the next one would not be understood.
-                self._dismiss(worker)
-                raise
+            answer = self._answer((self.solver, arguments), started, deadline, meanwhile)
+        except TimeoutError as error:
+            return self._failed(Termination.LIMIT_NO_SOLUTION, started, str(error))
+        except WorkerError as error:
+            return self._failed(Termination.ERROR, started, str(error))
         finally:
             self._lock.release()
         if isinstance(answer, BloxoptError):
@@ -161,69 +141,42 @@ class Watched:
         return answer if isinstance(self.solver, str) else _examined(form, answer, self.tolerance, options)
 
     def _answer(
-        self,
-        worker: Worker,
-        question: Any,
-        started: float,
-        deadline: float | None,
-        meanwhile: Callable[[], None] | None,
+        self, question: Any, started: float, deadline: float | None, meanwhile: Callable[[], None] | None
     ) -> Any:
         """Ask, wait, and make use of the time in which the solver works.
 
-        Raises ``TimeoutError`` past ``deadline``, :class:`BusyError` if it could not be asked until then, and
-        :class:`WorkerError` as the worker does.
+        Raises ``TimeoutError`` past ``deadline`` and :class:`WorkerError` for a process that dies or cannot be started.
         """
+        pool = self._pool
         halfway = None if deadline is None else (started + deadline) / 2
-        if not worker.wait_until_free(halfway):
-            if meanwhile is not None:
+        try:
+            worker = pool.free(halfway)
+            if worker is None:
+                if meanwhile is not None:
+                    meanwhile()
+                worker = pool.free(deadline)
+        except OSError as error:
+            raise WorkerError(f"its process cannot be started ({error})") from error
+        if worker is None:
+            at_work = any(worker.ready for worker in pool.workers)
+            raise TimeoutError("it is still at an earlier program" if at_work else "its process is still starting")
+        try:
+            worker.ask(question, deadline)
+            pool.fill_up()
+            if meanwhile is not None and halfway is not None and not worker.speaks(halfway):
                 meanwhile()
-            if not worker.wait_until_free(deadline):
-                raise BusyError(
-                    "its process is still starting" if not worker.ready else "it is still at another program"
-                )
-        worker.ask(question, deadline)
-        self._fill_up()
-        if meanwhile is not None and halfway is not None and not worker.speaks(halfway):
-            meanwhile()
-        return worker.answer(deadline)
-
-    def _choose(self) -> Worker:
-        """A worker that is free, or else the one that is likely to be free next."""
-        for worker in list(self._workers):
-            try:
-                worker.wait_until_free(0.0)
-            except WorkerError as error:
-                self._bury(worker, str(error))
-                continue
-            if worker.hangs:
-                self._dismiss(worker)
-                self.kills += 1
-        if not self._workers:
-            self._workers.append(Worker(self.solver))
-        return min(self._workers, key=lambda worker: (not worker.free, not worker.ready))
-
-    def _bury(self, worker: Worker, reason: str) -> str:
-        """How a worker died, after replacing it."""
-        code = worker.wait(_DYING_SECONDS)
-        self._dismiss(worker)
-        if code == -signal.SIGALRM:
-            self.kills += 1
-        else:
-            self.crashes += 1
-        return reason if code is None else f"exit code {code}"
-
-    def _dismiss(self, worker: Worker) -> None:
-        """Kill a worker; the spare takes over, and another one is started when there is time for it."""
-        worker.kill()
-        self._workers.remove(worker)
-        self._dying.append(worker)
-
-    def _fill_up(self) -> None:
-        """Forget the dead and start workers for those that are missing, if processes can be started."""
-        self._dying[:] = [worker for worker in self._dying if worker.exit_code is None]
-        with contextlib.suppress(OSError):
-            while len(self._workers) < self._wanted:
-                self._workers.append(Worker(self.solver))
+            return worker.answer(deadline)
+        except TimeoutError:
+            self.overruns += 1
+            given = 0.0 if deadline is None else deadline - self.grace - started
+            overrun = f"not done {time.monotonic() - started:.3f} s after it was given {given:.3f} s"
+            raise TimeoutError(overrun) from None
+        except WorkerError as error:
+            raise WorkerError(pool.bury(worker, str(error), deadline)) from error
+        except BaseException:
+            # Interrupted in the middle of a message: the next one would not be understood.
+            pool.dismiss(worker)
+            raise
 
     def _failed(self, termination: Termination, started: float, message: str) -> SolverResult:
         return SolverResult(
@@ -262,12 +215,3 @@ def _agree(said: float, value: float, form: StandardForm, x: FloatArray, toleran
     """Whether two values of the objective at ``x`` are the same but for rounding."""
     terms = float((np.abs(form.cost) * np.abs(x)).sum()) + abs(form.constant)
     return abs(said - value) <= 10 * tolerance.objective * max(terms, abs(value), 1e-9)
-
-
-def _end_all(workers: list[Worker], dying: list[Worker]) -> None:
-    while workers:
-        worker = workers.pop()
-        worker.kill()
-        dying.append(worker)
-    while dying:
-        dying.pop().wait()

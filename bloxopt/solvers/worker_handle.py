@@ -74,9 +74,14 @@ class Worker:
         return self._answered == self._asked
 
     @property
+    def given_up(self) -> float:
+        """When an answer that has not come is no longer expected (monotonic s); inf while it is asked nothing."""
+        return self._due + PATIENCE_SECONDS if self.ready and not self.free else math.inf
+
+    @property
     def hangs(self) -> bool:
         """Whether it is so late with an answer that none will come."""
-        return self.ready and not self.free and time.monotonic() > self._due + PATIENCE_SECONDS
+        return time.monotonic() >= self.given_up
 
     def ask(self, question: Any, deadline: float | None) -> None:
         """Put a question that is to be answered by ``deadline`` (monotonic s).
@@ -111,7 +116,8 @@ class Worker:
     def speaks(self, deadline: float | None) -> bool:
         """Whether it says something, or has died, by ``deadline`` (monotonic s; None: whenever it does)."""
         try:
-            self._connection.settimeout(None if deadline is None else max(deadline - time.monotonic(), 0.0))
+            left = None if deadline is None or deadline == math.inf else max(deadline - time.monotonic(), 0.0)
+            self._connection.settimeout(left)
             self._connection.recv(1, socket.MSG_PEEK)
         except (TimeoutError, BlockingIOError):
             return False

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import time
 
 import numpy as np
 import pytest
-from faulty_solvers import FAULTS, Faulty, Slow
+from faulty_solvers import FAULTS, HANGING, Faulty, Slow
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bloxopt.anytime import Ladder, Rung
 from bloxopt.anytime.greedy import carried_over, greedy_shares
+from bloxopt.anytime.ladder import SOLVE_PART
 from bloxopt.errors import InputError
 from bloxopt.formulations import (
     Capacity,
@@ -67,9 +71,16 @@ def _valid(allocation: Allocation) -> bool:
 
 
 @pytest.fixture(scope="module")
-def ladder():
+def faulty() -> Faulty:
+    """One for all tests: what it is told goes to its process with every question."""
+    return Faulty("")
+
+
+@pytest.fixture(scope="module")
+def ladder(faulty: Faulty):
     ladder = Ladder(budget=30.0)
     ladder.start("highs", wait=60.0)
+    ladder.start(faulty, wait=60.0)
     yield ladder
     ladder.close()
 
@@ -83,22 +94,106 @@ def test_a_solver_that_works_is_the_first_rung(ladder: Ladder) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_every_fault_of_a_solver_leaves_a_valid_allocation_in_time(ladder: Ladder, fault: str) -> None:
+def test_every_fault_of_a_solver_leaves_a_valid_allocation_in_time(ladder: Ladder, faulty: Faulty, fault: str) -> None:
     space = _space()
     policy = Policy(objective=MaxMin(NormalizedThroughput()))
-    solver = Faulty(fault)
-    ladder.start(solver, wait=60.0)
+    faulty.fault = fault
+    ladder.start(faulty, wait=60.0)
     deadline = time.monotonic() + 3.0
-    allocation = ladder.allocate(policy, space, solver=solver, deadline=deadline)
+    allocation = ladder.allocate(policy, space, solver=faulty, deadline=deadline)
     # benchmarks/anytime.py measures how late; here it must not be waited for.
     assert time.monotonic() < deadline + 1.0
     assert _valid(allocation)
-    if fault == "lies: optimal at zero":
-        assert allocation.objective == pytest.approx(0.0), "feasible, and reported at what it is worth"
-    elif fault != "hang":
+    assert "solved: " in allocation.message, "what became of the first rung is said"
+    if fault not in HANGING:
         assert allocation.rung == Rung.OTHER_SOLVER
-        assert "solved: " in allocation.message
         assert allocation.objective == pytest.approx(policy.allocate(space).objective, rel=1e-5)
+
+
+@pytest.mark.parametrize("about", ["value", "optimality", "optimality, with prices"])
+def test_a_solver_that_lies_about_how_good_its_answer_is_is_caught_where_that_shows(
+    ladder: Ladder, faulty: Faulty, about: str
+) -> None:
+    space = _space()
+    policy = Policy(objective=MaxMin(NormalizedThroughput()))
+    faulty.fault = f"lies: {about}"
+    allocation = ladder.allocate(policy, space, solver=faulty)
+    truth = policy.objective.utility(allocation.space, allocation.x)
+    assert _valid(allocation)
+    assert allocation.objective == pytest.approx(truth, abs=1e-9), "reported at what it is worth"
+    if about == "value":
+        assert allocation.rung == Rung.INCUMBENT
+        assert allocation.bound is None
+        assert "claims a value" in allocation.message
+    elif about == "optimality, with prices":
+        assert allocation.rung == Rung.INCUMBENT
+        assert "its duals prove only" in allocation.message
+    assert not allocation.certificate.verification.verified
+
+
+def test_an_answer_that_comes_at_the_deadline_counts_or_does_not_and_disturbs_no_other() -> None:
+    policy, space = get_policy("max_min_fairness"), _space()
+    best = policy.allocate(space).objective
+    ladder, solver = Ladder(budget=1.0), Slow(0.1)
+    ladder.start(solver, wait=60.0)
+    for around in np.linspace(-0.02, 0.05, 15):
+        deadline = time.monotonic() + (0.1 + around) / SOLVE_PART
+        allocation = ladder.allocate(policy, space, deadline=deadline, solver=solver)
+        assert _valid(allocation)
+        if allocation.rung == Rung.SOLVED:
+            assert allocation.objective == pytest.approx(best)
+        space = space.without(space.index[:1]) if space.num_jobs > 4 else _space()
+        best = policy.allocate(space).objective
+    ladder.close()
+
+
+def test_a_space_that_is_too_full_for_temporary_files_leaves_a_valid_allocation() -> None:
+    # A file that may not grow fails as one on a full disk does, and processes inherit that.
+    made = _in_a_process_of_its_own(
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))",
+        "ladder.start('pulp:cbc', wait=60.0)",
+        "show(ladder.allocate(policy, space, solver='pulp:cbc'))",
+    )
+    assert made["rung"] == "other_solver"
+    assert made["message"].startswith("solved: ")
+
+
+@pytest.mark.parametrize("limit", ["resource.RLIMIT_NOFILE, (4, 4)", "resource.RLIMIT_NPROC, (1, 1)"])
+def test_where_no_process_can_be_started_the_last_rung_decides(limit: str) -> None:
+    made = _in_a_process_of_its_own(
+        "if os.geteuid() == 0: os.setuid(65534)  # no limit on processes binds root",
+        f"resource.setrlimit({limit})",
+        "ladder.start('highs', wait=60.0)",
+        "show(ladder.allocate(policy, space, solver='highs'))",
+    )
+    assert made["rung"] == "greedy"
+    assert "its process cannot be started" in made["message"]
+
+
+def _in_a_process_of_its_own(*lines: str) -> dict[str, object]:
+    program = """
+import json, os, resource
+import numpy as np
+from bloxopt.anytime import Ladder
+from bloxopt.formulations.policies import get_policy
+from bloxopt.formulations.space import AllocationSpace
+from bloxopt.solvers import get_solver
+
+def show(made):
+    used = np.bincount(made.space.gpu_type, weights=made.x * made.space.num_gpus)
+    assert (used <= made.space.capacity + 1e-6).all() and made.x.sum() > 0
+    print(json.dumps({"rung": made.rung, "message": made.message}))
+
+policy, ladder = get_policy("max_min_fairness"), Ladder(budget=10.0)
+space = AllocationSpace.from_jobs("gavel-15", "2xV100+2xP100+2xK80")
+Ladder(budget=1.0).allocate(policy, space, deadline=0.0)
+get_solver("highs"), get_solver("pulp:cbc")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join([program, *lines])], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 def test_a_hanging_solver_costs_its_part_of_the_budget_only() -> None:

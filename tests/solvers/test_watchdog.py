@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from bloxopt.formulations.standard_form import StandardForm
 from bloxopt.solvers import solve
 from bloxopt.solvers.base import Capabilities, SolverOptions, SolverResult, Termination
 from bloxopt.solvers.watchdog import Watched
+from bloxopt.solvers.worker import PATIENCE_SECONDS
 
 
 def _form(columns: int = 5, seed: int = 0) -> StandardForm:
@@ -49,8 +51,13 @@ class Misbehaving:
             while True:
                 pass
         if self.how == "ignore signals":
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            for number in (signal.SIGTERM, signal.SIGALRM):
+                signal.signal(number, signal.SIG_IGN)
             time.sleep(1000)
+        if self.how == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if self.how == "late":
+            time.sleep(0.25)
         if self.how == "exit":
             os._exit(3)
         if self.how == "crash":
@@ -68,9 +75,9 @@ class Misbehaving:
         return SolverResult(Termination.OPTIMAL, x=form.lower, objective=0.0, solver="misbehaving")
 
 
-def _wait_until_ready(solver: Watched) -> None:
-    for worker in solver._workers:
-        worker.wait_until_ready(None)
+def _wait_until_free(solver: Watched) -> None:
+    for worker in solver._pool.workers:
+        worker.wait_until_free(None)
 
 
 @pytest.fixture(scope="module")
@@ -89,20 +96,79 @@ def test_it_answers_as_the_solver_itself(watched: Watched) -> None:
     assert watched.capabilities == Watched("highs").capabilities
 
 
-@pytest.mark.parametrize("how", ["hang", "spin", "ignore signals"])
-def test_one_that_overruns_its_limit_is_killed_and_the_next_solve_works(how: str) -> None:
+@pytest.mark.parametrize("how", ["hang", "spin", "ignore signals", "stop"])
+def test_one_that_hangs_is_not_waited_for_the_next_solve_works_and_it_is_killed(how: str) -> None:
     with Watched(Misbehaving(how)) as solver:
-        worker = solver._workers[0]
-        _wait_until_ready(solver)
+        worker = solver._pool.workers[0]
+        _wait_until_free(solver)
         started = time.monotonic()
         answer = solver.solve(_form(), SolverOptions(time_limit=0.1))
         assert time.monotonic() - started < 1.0
         assert answer.termination is Termination.LIMIT_NO_SOLUTION
-        assert "killed" in answer.message
-        assert solver.kills == 1
-        assert worker.wait(20.0) == -signal.SIGKILL
+        assert "not done" in answer.message
+        assert (solver.overruns, solver.kills) == (1, 0)
         solver.solver = Misbehaving("none")
         assert solver.solve(_form(), SolverOptions(time_limit=20.0)).termination is Termination.OPTIMAL
+        time.sleep(PATIENCE_SECONDS + 0.2)
+        assert solver.solve(_form(), SolverOptions(time_limit=20.0)).termination is Termination.OPTIMAL
+        assert (solver.overruns, solver.kills) == (1, 1)
+        assert worker.wait(20.0) in (-signal.SIGALRM, -signal.SIGKILL)
+
+
+def test_one_that_hangs_ends_though_nobody_asks_it_anything_any_more() -> None:
+    with Watched(Misbehaving("spin")) as solver:
+        worker = solver._pool.workers[0]
+        _wait_until_free(solver)
+        solver.solve(_form(), SolverOptions(time_limit=0.1))
+        assert worker.wait(20.0) == -signal.SIGALRM
+
+
+def test_one_that_is_a_little_late_serves_again_and_its_late_answer_is_nobodys() -> None:
+    with Watched(Misbehaving("late")) as solver:
+        pids = {worker.pid for worker in solver._pool.workers}
+        _wait_until_free(solver)
+        for columns in (3, 4, 5):
+            answer = solver.solve(_form(columns), SolverOptions(time_limit=0.05))
+            assert answer.termination is Termination.LIMIT_NO_SOLUTION
+            answer = solver.solve(_form(columns + 7), SolverOptions(time_limit=20.0))
+            assert answer.termination is Termination.OPTIMAL
+            assert answer.x.shape == (columns + 7,)
+        assert {worker.pid for worker in solver._pool.workers} == pids
+        assert (solver.overruns, solver.kills, solver.crashes) == (3, 0, 0)
+
+
+def test_what_there_is_to_do_meanwhile_is_done_while_it_works_and_not_if_it_is_quick() -> None:
+    done: list[str] = []
+    with Watched(Misbehaving("late")) as solver:
+        _wait_until_free(solver)
+        solver.solve(_form(), SolverOptions(time_limit=0.3), meanwhile=lambda: done.append("late"))
+        solver.solver = Misbehaving("none")
+        solver.solve(_form(), SolverOptions(time_limit=20.0), meanwhile=lambda: done.append("quick"))
+    assert done == ["late"]
+
+
+def test_past_its_end_it_is_asked_nothing(watched: Watched) -> None:
+    answer = watched.solve(_form(), SolverOptions(time_limit=20.0), until=time.monotonic() - 0.001)
+    assert answer.termination is Termination.LIMIT_NO_SOLUTION
+    assert "no time was left" in answer.message
+
+
+def test_a_program_that_is_too_large_for_one_that_does_not_listen_is_given_up_in_time() -> None:
+    with Watched("highs") as solver:
+        _wait_until_free(solver)
+        for worker in solver._pool.workers:
+            os.kill(worker.pid, signal.SIGSTOP)
+        started = time.monotonic()
+        answer = solver.solve(_form(200_000), SolverOptions(time_limit=0.2))
+        assert time.monotonic() - started < 2.0
+        assert answer.termination is Termination.ERROR
+        assert solver.solve(_form(), SolverOptions(time_limit=0.2)).x is None
+        assert solver.solve(_form(), SolverOptions(time_limit=60.0)).termination is Termination.OPTIMAL
+
+
+def test_where_memory_runs_out_the_system_takes_the_worker_first(watched: Watched) -> None:
+    ours = int(Path("/proc/self/oom_score").read_text())
+    assert int(Path(f"/proc/{watched._pool.workers[0].pid}/oom_score").read_text()) > ours
 
 
 @pytest.mark.parametrize(("how", "words"), [("exit", "exit code 3"), ("crash", "exit code -11")])
@@ -153,7 +219,7 @@ def test_threads_take_turns(watched: Watched) -> None:
 def test_closing_ends_its_processes() -> None:
     solver = Watched("highs")
     solver.start()
-    pids = [worker.pid for worker in solver._workers]
+    pids = [worker.pid for worker in solver._pool.workers]
     assert len(pids) == 2
     solver.close()
     for pid in pids:
@@ -173,17 +239,17 @@ def test_a_solver_that_cannot_be_pickled_is_refused_with_the_way_out() -> None:
 
 def test_one_that_is_still_starting_is_not_killed_for_it() -> None:
     with Watched("ortools:glop") as solver:
-        pid = solver._workers[0].pid
+        pid = solver._pool.workers[0].pid
         answer = solver.solve(_form(), SolverOptions(time_limit=0.001))
         assert answer.termination is Termination.LIMIT_NO_SOLUTION
         assert "still starting" in answer.message
         assert solver.solve(_form(), SolverOptions(time_limit=60.0)).termination is Termination.OPTIMAL
-        assert (solver._workers[0].pid, solver.kills) == (pid, 0)
+        assert (solver._pool.workers[0].pid, solver.kills) == (pid, 0)
 
 
 def test_once_started_the_first_answer_does_not_wait_for_imports() -> None:
     with Watched("ortools:glop") as solver:
-        _wait_until_ready(solver)
+        _wait_until_free(solver)
         started = time.monotonic()
         assert solver.solve(_form(), SolverOptions(time_limit=20.0)).termination is Termination.OPTIMAL
         warm = time.monotonic() - started

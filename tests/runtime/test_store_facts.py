@@ -74,6 +74,32 @@ def test_what_was_stored_is_read_again(url: str) -> None:
     store.close()
 
 
+def test_a_gang_that_was_to_stop_and_succeeds_has_succeeded_whoever_schedules_it_by_then(url: str) -> None:
+    store, clock = Store(url), MovedClock()
+    live = LiveCluster(store, LeaseTerms(), clock)
+    agents = [PlayedAgent(clock, name, gpus(1)) for name in ("a", "b")]
+    for agent in agents:
+        agent.beat(live)
+    (job,) = live.submit("ada", [spec(6.0, 2, processes="per_node")])
+    with live.change():
+        assert live.start(job, "A100", {"a": [0], "b": [0]})
+    for agent in agents:
+        agent.beat(live)
+    clock.move(10.0)
+    # Both are done; one has said so when the job is to make room, and the next attempt waits for the other one.
+    agents[0].beat(live)
+    with live.change():
+        live.preempt(job)
+    with live.change():
+        assert live.start(job, "A100", {"a": [0], "b": [0]})
+    live = LiveCluster(store, LeaseTerms(), clock)
+    agents[1].beat(live)
+    found = store.job(job.job_id)
+    assert found is not None
+    assert (found.status, found.attempt) == (JobStatus.SUCCEEDED, 2)
+    store.close()
+
+
 def test_a_change_that_fails_leaves_nothing(url: str) -> None:
     store, change = Store(url), _facts()
     (run,) = change.runs.values()

@@ -120,12 +120,17 @@ class Store:
         """What a scheduler goes on from."""
         jobs, runs, nodes = schema.jobs, schema.runs, schema.nodes
         unfinished = jobs.c.status.not_in([status.value for status in FINAL])
+        # An attempt that was to stop may yet succeed: all of its runs count then, those that have ended too.
+        going = runs.alias()
+        goes_on = sa.exists().where(
+            going.c.job_id == runs.c.job_id, going.c.attempt == runs.c.attempt, going.c.ended_at.is_(None)
+        )
         with failures("the jobs cannot be read"), self._engine.begin() as connection:
             found = connection.execute(sa.select(jobs).where(unfinished).order_by(jobs.c.submitted_at, jobs.c.job_id))
             kept = connection.execute(
                 sa.select(runs)
                 .join(jobs, jobs.c.job_id == runs.c.job_id)
-                .where(unfinished, sa.or_(runs.c.attempt == jobs.c.attempt, runs.c.ended_at.is_(None)))
+                .where(unfinished, sa.or_(runs.c.attempt == jobs.c.attempt, goes_on))
             )
             hosts = connection.execute(sa.select(nodes).order_by(nodes.c.registered_at, nodes.c.name))
             finished = connection.scalar(sa.select(sa.func.count()).select_from(jobs).where(~unfinished)) or 0

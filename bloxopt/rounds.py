@@ -6,13 +6,14 @@ import copy
 import math
 import time
 from collections.abc import Callable, Collection, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from bloxopt.admission.base import AcceptAll, Admission, checked_decision
-from bloxopt.anytime import Ladder, Rung
+from bloxopt.anytime import Ladder, Rung, collection_put_off
 from bloxopt.formulations.allocation import Allocation
 from bloxopt.formulations.policy import Policy
 from bloxopt.formulations.resuming import Resolver
@@ -158,7 +159,8 @@ class Scheduler:
             for part in (self.selector, self.placement):
                 if hasattr(part, "deadline"):
                     part.deadline = self._deadline
-        made = self.decide(state)
+        with nullcontext() if self.ladder is None else collection_put_off():
+            made = self.decide(state)
         assignment = made.assignment
         self.backend.apply(assignment)
         decided = time.monotonic()

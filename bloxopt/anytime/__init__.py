@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from bloxopt.anytime.ladder import Ladder, Rung
+from bloxopt.anytime.ladder import Ladder, Rung, collection_put_off
 
-__all__ = ["Ladder", "Rung"]
+__all__ = ["Ladder", "Rung", "collection_put_off"]

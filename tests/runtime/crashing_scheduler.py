@@ -15,8 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from bloxopt.runtime.live import LiveCluster
-from bloxopt.runtime.service import node_routes
+from bloxopt.runtime.live import LiveCluster, reception
 from bloxopt.runtime.service.command import configured, serve
 from bloxopt.runtime.store import Store
 
@@ -26,13 +25,13 @@ POINTS = ("before", "after", "heartbeat", "submission", "call")
 def arm(kind: str, number: int) -> None:
     """Have this process kill itself at the ``number``-th point of a kind.
 
-    ``before`` and ``after`` a change is committed · ``heartbeat`` and ``submission``: one has been taken, and is not
-    yet answered · ``call``: at this call of a C function, in whatever thread, so between any two things that it does.
+    ``before`` and ``after`` a change is committed · ``heartbeat`` and ``submission``: it is stored, and not yet
+    answered · ``call``: at this call of a C function, in whatever thread, so between any two things that it does.
     """
     if kind == "call":
         die_at_call(number)
     elif kind == "heartbeat":
-        _die_at(node_routes, "answer", number)
+        _die_at(reception, "answer_together", number)
     elif kind == "submission":
         _die_at(LiveCluster, "submit", number)
     else:

@@ -115,7 +115,8 @@ class Attempts(Booking):
             for other in self._on_node[run.node].values():
                 if other.told and other.job_id != job.job_id and set(other.gpus) & set(run.gpus):
                     return False
-        return not any(job_id == job.job_id for contact in self.contacts.values() for job_id, _ in contact.strays)
+        strays = [stray for name in self.with_strays for stray in self.contacts[name].strays]
+        return not any(job_id == job.job_id for job_id, _ in strays)
 
     def stop(self, job: JobRecord, reason: str, outcome: JobStatus | None = None, news: bool = True) -> None:
         """Within a change: the job's attempt is not wanted any more. When it has ended the job waits again, or has that
@@ -144,7 +145,7 @@ class Attempts(Booking):
         run.ended_at = self.clock.now()
         for name, value in facts.items():
             setattr(run, name, value)
-        self._on_node[run.node].pop(run.key, None)
+        self._ends(run)
         self.save_run(run)
         self.touched.add(run.job_id)
         if run.told:

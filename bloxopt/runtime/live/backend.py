@@ -20,12 +20,15 @@ from bloxopt.runtime.backend import ClusterState, Ran
 from bloxopt.runtime.live.cluster import LiveCluster
 from bloxopt.runtime.live.nodes import Layout
 from bloxopt.runtime.live.recording import Made, Noted, Recording, Seen, last_round
-from bloxopt.runtime.live.table import in_order, job_table, remaining_steps
+from bloxopt.runtime.live.table import in_order, job_table, next_table, show_progress
 from bloxopt.runtime.live.throughput import LearnedThroughput
 from bloxopt.runtime.resources import Grant
 from bloxopt.runtime.store import JobRecord
 from bloxopt.simulation.options import SimulationOptions
 from bloxopt.state import JobLedger, JobStatus
+
+MOST_TOGETHER = 256
+"""Jobs that are admitted, stopped or started in one transaction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,10 @@ class LiveBackend:
         self._position: dict[str, int] = {}
         self._asked: set[str] = set()
         self._observed: Mapping[int, Grant] = {}
-        self._attempts: dict[str, int] = {}
+        self._attempts: list[int] = []
+        self._unadmitted: set[int] = set()
+        self._loads = -1
+        self._grants: dict[str, tuple[int, Grant]] = {}
         self._rates_version = -1
         self._fresh = True
         self.recording = Recording(self.oracle, last_round(live.store))
@@ -108,6 +114,8 @@ class LiveBackend:
                 return False
             # The ledger too is made anew, whatever policies may have left in it.
             self._jobs, self._position, self._layout = [], {}, None
+            self._grants.clear()
+            self._loads = -1
             self._asked.clear()
             self._fresh = True
             self.recording.start_over()
@@ -131,12 +139,12 @@ class LiveBackend:
             rows, changed = self._rebuild()
             assignment = self._assignment()
             self._show(assignment)
-            submitted = [
-                row for row, job in enumerate(self._jobs) if job.admitted_at is None and job.job_id not in self._asked
-            ]
+            unadmitted = [row for row, job in enumerate(self._jobs) if job.admitted_at is None]
+            submitted = [row for row in unadmitted if self._jobs[row].job_id not in self._asked]
             self._asked.update(self._jobs[row].job_id for row in submitted)
+            self._unadmitted = set(unadmitted)
             self._observed = assignment.grants
-            self._attempts = {job.job_id: job.attempt for job in self._jobs}
+            self._attempts = [job.attempt for job in self._jobs]
             fresh, self._fresh = self._fresh, False
             assert self._layout is not None
             state = ClusterState(
@@ -152,32 +160,38 @@ class LiveBackend:
             return state
 
     def apply(self, assignment: Assignment) -> None:
-        """Admit, stop and start jobs, in one transaction; what has come to an end meanwhile stays so."""
+        """Admit, stop and start jobs; what has come to an end meanwhile stays so.
+
+        A few hundred of them are one transaction, so that heartbeats are answered in between. The last one has the
+        round too.
+        """
         live, ledger = self.live, self.ledger
         seconds, self._applying = time.monotonic() - self._began, True
         before, after = self._observed, assignment.grants
         stop = [row for row, grant in before.items() if after.get(row) != grant]
         start = [row for row, grant in after.items() if before.get(row) != grant]
-        with live.change():
-            for row in ledger.active.tolist():
-                job = self._current(row)
-                if job is not None and job.admitted_at is None:
-                    live.admit(job)
-            for row in np.flatnonzero(ledger.status == JobStatus.REJECTED).tolist():
-                job = self._current(row)
-                if job is not None and job.outcome is None:
-                    live.reject(job, ledger.refusals.get(row, "the admission turned it away"))
-            for row in stop:
-                job = self._current(row)
-                if job is not None and job.wanted and job.attempt == self._attempts[job.job_id]:
-                    live.preempt(job)
+        started: list[int] = []
+        noted: list[Noted] = []
+
+        def begin(row: int) -> None:
+            # What has just stopped is out of the way.
             live.settle()
-            started = [row for row in start if self._start(row, after[row])]
-            noted = self.recording.decided(Made(stop, {row: after[row] for row in start}, started), seconds)
-            self._note(noted)
+            if self._start(row, after[row]):
+                started.append(row)
+
+        steps = [(self._admit, row) for row in ledger.active.tolist() if row in self._unadmitted]
+        steps += [(self._reject, row) for row in np.flatnonzero(ledger.status == JobStatus.REJECTED).tolist()]
+        steps += [(self._stop, row) for row in stop] + [(begin, row) for row in start]
+        groups = [steps[first : first + MOST_TOGETHER] for first in range(0, len(steps), MOST_TOGETHER)] or [[]]
+        for number, group in enumerate(groups, 1):
+            with live.change():
+                for step, row in group:
+                    step(row)
+                if number == len(groups):
+                    noted = self.recording.decided(Made(stop, {row: after[row] for row in start}, started), seconds)
+                    self._note(noted)
         with live.lock:
-            self._read_again()
-            assignment = self._assignment()
+            assignment = self._assignment(assignment)
             self._show(assignment)
             if noted:
                 self.recording.keep()
@@ -187,10 +201,15 @@ class LiveBackend:
         """Let the round go by; see :class:`Rounds`."""
         self.abandon()
         live, clock = self.live, self.live.clock
-        begin = clock.monotonic()
+        begin = ticked = clock.monotonic()
         end = begin + min(self.round_seconds, max(order_changes - clock.now(), self.rounds.shortest))
-        happened = False
+        happened, looked = False, -math.inf
         while (left := end - clock.monotonic()) > 0 and not self._stopping:
+            if happened and (pause := looked + self.rounds.tick / 10 - clock.monotonic()) > 0:
+                # Much may happen in a second: looking costs as much as deciding a little.
+                clock.wait(_NEVER, min(pause, left))
+                continue
+            looked = clock.monotonic() if happened else looked
             if happened and self.rounds.end == "next_event" and self._has_idle_gpus():
                 pause = self.rounds.shortest - (clock.monotonic() - begin)
                 if pause <= 0:
@@ -199,7 +218,9 @@ class LiveBackend:
                 continue
             happened = clock.wait(self._event, min(self.rounds.tick, left))
             self._event.clear()
-            live.tick()
+            if clock.monotonic() - ticked >= self.rounds.tick or not happened:
+                live.tick()
+                ticked = clock.monotonic()
         with self.turn:
             return self._book()
 
@@ -207,7 +228,6 @@ class LiveBackend:
         """The present state in the rows of the present table; only while ``turn`` is held."""
         with self.live.lock:
             assert self._layout is not None
-            self._read_again()
             none = np.zeros(0, dtype=np.int64)
             return ClusterState(self.live.clock.now(), none, self._assignment(), self._layout.node_up, False)
 
@@ -235,10 +255,12 @@ class LiveBackend:
             self._jobs = jobs
             return None, False
         if not same_nodes:
+            self._grants.clear()
             self._layout = layout
             self.layout_version += 1
         assert self._layout is not None
-        table = job_table(jobs)
+        rows = np.array([self._position.get(job.job_id, -1) for job in jobs], dtype=np.int64)
+        table = next_table(self.ledger.table, rows, jobs) if self._position else job_table(jobs)
         self._rates_version = self.oracle.version
         self.oracle.allow({job.job_id: job.spec.gpu_types for job in jobs if job.spec.gpu_types})
         for job in self._jobs:
@@ -247,25 +269,32 @@ class LiveBackend:
         self.catalog = ConfigurationCatalog(
             table, self._layout.cluster, self.oracle, every_count_up_to=self.rounds.every_gpu_count_up_to
         )
-        rows = np.array([self._position.get(job.job_id, -1) for job in jobs], dtype=np.int64)
         self.ledger = self.ledger.renumbered(rows, table) if self._position else JobLedger(table)
         self._jobs, self._position = jobs, {job.job_id: row for row, job in enumerate(jobs)}
         kept = set(self._position)
         self._asked &= kept
         admitted = np.isin(self.ledger.status, (JobStatus.WAITING, JobStatus.RUNNING))
-        back = [row for row, job in enumerate(jobs) if job.admitted_at is not None and not admitted[row]]
+        back = [row for row in np.flatnonzero(~admitted).tolist() if jobs[row].admitted_at is not None]
         if back:
             # Let in before this scheduler started.
             back.sort(key=lambda row: jobs[row].admitted_at or 0.0)
             self.ledger.admit(np.array(back, dtype=np.int64))
         return rows, not same_nodes
 
-    def _assignment(self) -> Assignment:
-        """What should run by now, in the rows and GPU numbers of the present table and cluster."""
-        grants = {row: self._grant(job) for row, job in enumerate(self._jobs) if job.wanted}
+    def _assignment(self, near: Assignment | None = None) -> Assignment:
+        """What should run by now, in the rows and GPU numbers of the present table and cluster.
+
+        ``near`` is one over the same table that may have most of it.
+        """
+        wanted = {self._position[job.job_id]: job for job in self.live.going() if job.wanted}
+        grants = {row: self._grant(wanted[row]) for row in sorted(wanted)}
+        self._grants = {wanted[row].job_id: (wanted[row].attempt, grant) for row, grant in grants.items()}
         empty = Assignment(self.catalog.cluster, self.catalog.table)
         try:
-            return empty.change((), grants)
+            if near is None:
+                return empty.change((), grants)
+            stop = [row for row, grant in near.grants.items() if grants.get(row) != grant]
+            return near.change(stop, {row: grant for row, grant in grants.items() if near.grants.get(row) != grant})
         except CheckError:
             return self._what_fits(empty, grants)
 
@@ -282,6 +311,9 @@ class LiveBackend:
     def _grant(self, job: JobRecord) -> Grant:
         layout = self._layout
         assert layout is not None
+        attempt, known = self._grants.get(job.job_id, (0, None))
+        if attempt == job.attempt and known is not None:
+            return known
         runs = self.live.runs_of(job)
         nodes, gpus = [], []
         for run in runs:
@@ -292,9 +324,34 @@ class LiveBackend:
         kind = int(layout.cluster.node_gpu_type[nodes[0]])
         return Grant(kind, tuple(nodes), tuple(len(run.gpus) for run in runs), tuple(gpus))
 
-    def _read_again(self) -> None:
-        """The records of the table's jobs as they are now; those of jobs that are over as they were last."""
-        self._jobs = [self.live.jobs.get(job.job_id, job) for job in self._jobs]
+    def _moved(self) -> Iterable[int]:
+        """Rows of the jobs that have changed since this was last asked for; their records are those of now.
+
+        The records of jobs that are over are as they were last.
+        """
+        live = self.live
+        moved = [row for job_id in live.moved if (row := self._position.get(job_id)) is not None]
+        live.moved.clear()
+        if self._loads == live.loads:
+            return moved
+        self._jobs = [live.jobs.get(job.job_id, job) for job in self._jobs]
+        self._loads = live.loads
+        return range(len(self._jobs))
+
+    def _admit(self, row: int) -> None:
+        job = self._current(row)
+        if job is not None and job.admitted_at is None:
+            self.live.admit(job)
+
+    def _reject(self, row: int) -> None:
+        job = self._current(row)
+        if job is not None and job.outcome is None:
+            self.live.reject(job, self.ledger.refusals.get(row, "the admission turned it away"))
+
+    def _stop(self, row: int) -> None:
+        job = self._current(row)
+        if job is not None and job.wanted and job.attempt == self._attempts[row]:
+            self.live.preempt(job)
 
     def _current(self, row: int) -> JobRecord | None:
         """The job of a row as it is now; None if it is over."""
@@ -302,7 +359,7 @@ class LiveBackend:
 
     def _start(self, row: int, grant: Grant) -> bool:
         job, layout = self._current(row), self._layout
-        if job is None or layout is None or job.attempt != self._attempts[job.job_id]:
+        if job is None or layout is None or job.attempt != self._attempts[row]:
             return False
         places: dict[str, list[int]] = {}
         at = 0
@@ -314,20 +371,20 @@ class LiveBackend:
 
     def _show(self, assignment: Assignment) -> None:
         """Bring the ledger up to what the records say."""
-        ledger, jobs = self.ledger, self._jobs
+        ledger, grants = self.ledger, assignment.grants
+        running = np.fromiter(grants, dtype=np.int64, count=len(grants))
         ledger.status[ledger.active] = JobStatus.WAITING
+        ledger.status[running] = JobStatus.RUNNING
         ledger.gpu_type[:], ledger.gpus[:] = -1, 0
-        for row, grant in assignment.grants.items():
-            ledger.status[row] = JobStatus.RUNNING
-            ledger.gpu_type[row], ledger.gpus[row] = grant.gpu_type, grant.num_gpus
-            ledger.nodes[row] = len(grant.nodes)
-        ledger.remaining_steps[:] = remaining_steps(jobs, self.round_seconds)
-        ledger.attained_seconds[:] = [job.attained_seconds for job in jobs]
-        ledger.attained_service[:] = [job.attained_service for job in jobs]
-        ledger.start[:] = [math.nan if job.started_at is None else job.started_at for job in jobs]
-        ledger.preemptions[:] = [job.preemptions for job in jobs]
-        ledger.restarts[:] = [max(job.attempt - 1, 0) for job in jobs]
-        ledger.num_finished = self.live.finished_jobs
+        ledger.gpu_type[running] = [grant.gpu_type for grant in grants.values()]
+        ledger.gpus[running] = [len(grant.gpus) for grant in grants.values()]
+        ledger.nodes[running] = [len(grant.nodes) for grant in grants.values()]
+        self._show_progress()
+
+    def _show_progress(self) -> None:
+        moved = self._moved()  # before self._jobs: that may put other records there
+        show_progress(self.ledger, self._jobs, moved, self.round_seconds)
+        self.ledger.num_finished = self.live.finished_jobs
 
     def _has_idle_gpus(self) -> bool:
         """Whether GPUs that may be used are free, or other nodes are there than the round was decided for."""
@@ -342,18 +399,13 @@ class LiveBackend:
         """Note what ran since the last time, and learn from it."""
         live = self.live
         with live.change():
-            for job in live.jobs.values():
-                live.book(job)
+            live.book_all()
+            for job in live.going():
                 if job.wanted:
                     self._learn(job)
         with live.lock:
-            self._read_again()
             spells = [spell for spell in live.take_spells() if spell.job_id in self._position]
-            ledger, jobs = self.ledger, self._jobs
-            ledger.remaining_steps[:] = remaining_steps(jobs, self.round_seconds)
-            ledger.attained_seconds[:] = [job.attained_seconds for job in jobs]
-            ledger.attained_service[:] = [job.attained_service for job in jobs]
-            ledger.num_finished = live.finished_jobs
+            self._show_progress()
             self.recording.ran(spells, live.finished_jobs)
         code = {name: index for index, name in enumerate(self.catalog.cluster.gpu_types)}
         return Ran(
@@ -387,7 +439,7 @@ class LiveBackend:
 
 
 def _same(one: Layout, other: Layout) -> bool:
-    return one.slots == other.slots and one.cluster.nodes == other.cluster.nodes
+    return one is other or (one.slots == other.slots and one.cluster.nodes == other.cluster.nodes)
 
 
 _NEVER = threading.Event()

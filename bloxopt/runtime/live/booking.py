@@ -2,16 +2,43 @@
 
 from __future__ import annotations
 
+import math
+
+from bloxopt.runtime.live.clock import Clock
 from bloxopt.runtime.live.state import LiveState
-from bloxopt.runtime.live.terms import Spell
-from bloxopt.runtime.store import JobRecord
+from bloxopt.runtime.live.terms import LeaseTerms, Spell
+from bloxopt.runtime.store import JobRecord, Store
+
+STORED_EVERY = 60.0
+"""Seconds after which what a running job has had is stored, if nothing else became of it. A scheduler that is killed
+may forget so much of it; where a job is in its life is never forgotten."""
 
 
 class Booking(LiveState):
     """Keeps account of the time that jobs have GPUs, and of the steps that they report."""
 
-    def book(self, job: JobRecord) -> None:
-        """Within a change: add the time since the last booking to what the job has had.
+    def __init__(self, store: Store, terms: LeaseTerms | None = None, clock: Clock | None = None) -> None:
+        super().__init__(store, terms, clock)
+        self._booked_at = self.clock.monotonic()
+        self._to_store: dict[str, None] = {}
+
+    def book_all(self) -> None:
+        """Within a change: book every job that goes on, and store a part of them, those first whose turn it is."""
+        going = self.going()
+        for job in going:
+            self.book(job, store=False)
+        now = self.clock.monotonic()
+        part = min((now - self._booked_at) / STORED_EVERY, 1.0)
+        self._booked_at = now
+        for job in going:
+            self._to_store.setdefault(job.job_id)
+        for job_id in list(self._to_store)[: math.ceil(part * len(going))]:
+            del self._to_store[job_id]
+            if job_id in self._num_unended:
+                self.save_job(self.jobs[job_id])
+
+    def book(self, job: JobRecord, store: bool = True) -> None:
+        """Within a change: add the time since the last booking to what the job has had, and ``store`` that.
 
         A job has its GPUs from when an agent was told of it until its runs have ended. Steps are those that it reports.
         """
@@ -28,7 +55,9 @@ class Booking(LiveState):
         if seconds > 0:
             self._spells.append(Spell(job.job_id, runs[0].gpu_type, gpus, seconds))
         self.book_steps(job, runs[0].attempt)
-        self.save_job(job)
+        self.moved.add(job.job_id)
+        if store:
+            self.save_job(job)
 
     def book_steps(self, job: JobRecord, attempt: int) -> None:
         """Within a change: the job is as far as its ``attempt`` has reported.

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from bloxopt.runtime.live.attempts import Attempts
 from bloxopt.runtime.live.clock import Clock
 from bloxopt.runtime.live.faults import UnknownError
-from bloxopt.runtime.live.nodes import Layout, layout_of
+from bloxopt.runtime.live.nodes import Layout, LayoutMaker
 from bloxopt.runtime.live.submissions import Submissions
 from bloxopt.runtime.live.terms import LOST, LeaseTerms
 from bloxopt.runtime.messages import JobSpec, JobStatus, NodeState
@@ -32,6 +32,7 @@ class LiveCluster(Attempts):
     def __init__(self, store: Store, terms: LeaseTerms | None = None, clock: Clock | None = None) -> None:
         super().__init__(store, terms, clock)
         self._submissions = Submissions(self)
+        self._layouts = LayoutMaker()
 
     # -- what people ask for -----------------------------------------------------------------------------------------
 
@@ -101,12 +102,13 @@ class LiveCluster(Attempts):
         """What follows from time alone: leases end, nodes are lost, and what waits for them is let go."""
         with self.change():
             now = self.clock.monotonic()
-            for run in [run for runs in self._on_node.values() for run in runs.values()]:
+            shortest = self.terms.lease_seconds + self.terms.margin_seconds
+            for run in [self._runs[key] for key, watch in self.watches.items() if now - watch.renewed > shortest]:
                 if run.told and not run.ended and self.lease_over(run, now):
                     self.close(run, lost=True, message=LOST)
             self.observe_states()
             stuck = self.stuck_gpus()
-            for job in [job for job in self.jobs.values() if job.wanted]:
+            for job in [job for job in self.going() if job.wanted]:
                 untold = [run for run in self.runs_of(job) if not run.told]
                 if not untold:
                     continue
@@ -141,16 +143,14 @@ class LiveCluster(Attempts):
         """GPUs that runs keep although their grace and a margin have passed, by node."""
         now = self.clock.monotonic()
         stuck: dict[str, set[int]] = defaultdict(set)
-        for name, runs in self._on_node.items():
-            for run in runs.values():
-                since = self.watches[run.key].stopping
+        for key, watch in self.watches.items():
+            if watch.stopping is not None and not (run := self._runs[key]).ended:
                 patience = self.jobs[run.job_id].spec.grace_seconds + self.terms.margin_seconds
-                if since is not None and now - since > patience + 2 * self.terms.heartbeat_seconds:
-                    stuck[name].update(run.gpus)
+                if now - watch.stopping > patience + 2 * self.terms.heartbeat_seconds:
+                    stuck[run.node].update(run.gpus)
         return stuck
 
     def layout(self) -> Layout | None:
         """The cluster that policies see now; None while no node has registered."""
-        records = list(self.nodes.values())
-        states = {record.name: self.state(record.name) for record in records}
-        return layout_of(records, states, self.held_gpus(), self.stuck_gpus())
+        states = {name: self.state(name) for name in self.nodes}
+        return self._layouts.layout_of(self.nodes.values(), states, self.held_gpus(), self.stuck_gpus())

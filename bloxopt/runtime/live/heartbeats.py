@@ -87,7 +87,7 @@ def _register(cluster: LiveCluster, contact: Contact, heartbeat: Heartbeat) -> N
     node = known or NodeRecord(name, heartbeat.address, cluster.clock.now())
     facts = (heartbeat.address, heartbeat.cpus, heartbeat.memory_gib, heartbeat.version)
     before = (node.address, node.cpus, node.memory_gib, node.version)
-    if known is not None and facts == before and _inventory(node.gpus) == _inventory(contact.infos):
+    if known is not None and facts == before and _same_inventory(node.gpus, contact.infos):
         return
     types = {gpu.gpu_type for gpu in contact.infos} - node.slots.keys()
     if len(node.slots) + len(types) > MOST_GPU_TYPES:
@@ -112,14 +112,21 @@ def _register(cluster: LiveCluster, contact: Contact, heartbeat: Heartbeat) -> N
     cluster.changed()
 
 
-def _inventory(gpus: list[GpuInfo]) -> list[tuple[object, ...]]:
-    """What matters of GPUs for what may run on them."""
-    return sorted((gpu.index, gpu.uuid, gpu.gpu_type, gpu.memory_gib or 0.0, gpu.health.value) for gpu in gpus)
+def _same_inventory(one: list[GpuInfo], other: list[GpuInfo]) -> bool:
+    """Whether GPUs are the same in what matters for what may run on them, in whatever order they are."""
+    # Nearly always they are, and in the same order.
+    return [_inventory(gpu) for gpu in one] == [_inventory(gpu) for gpu in other] or sorted(
+        map(_inventory, one)
+    ) == sorted(map(_inventory, other))
+
+
+def _inventory(gpu: GpuInfo) -> tuple[object, ...]:
+    return gpu.index, gpu.uuid, gpu.gpu_type, gpu.memory_gib or 0.0, gpu.health
 
 
 def _read(cluster: LiveCluster, contact: Contact, heartbeat: Heartbeat) -> tuple[set[RunKey], list[tuple[str, int]]]:
     """Take over what is said of runs; returns those that are alive, and the ended ones that may be forgotten."""
-    runs = {run.key: run for run in cluster.runs_on(heartbeat.node)}
+    runs = cluster.runs_by_key(heartbeat.node)
     alive: set[RunKey] = set()
     forget: list[tuple[str, int]] = []
     strays: set[tuple[str, int]] = set()
@@ -136,6 +143,7 @@ def _read(cluster: LiveCluster, contact: Contact, heartbeat: Heartbeat) -> tuple
             alive.add(key)
             _goes_on(cluster, run, report, heartbeat.instance)
     contact.strays = frozenset(strays)
+    (cluster.with_strays.add if strays else cluster.with_strays.discard)(heartbeat.node)
     for key, run in runs.items():
         if key not in alive and not run.ended:
             _missing(cluster, run, heartbeat)

@@ -87,38 +87,97 @@ def usable_gpus(record: NodeRecord, state: NodeState) -> set[int]:
     return {gpu.index for gpu in record.gpus if gpu.health is not GpuHealth.FAILED}
 
 
-def layout_of(
-    records: Iterable[NodeRecord],
-    states: Mapping[str, NodeState],
-    held: Mapping[str, Mapping[int, str]],
-    stuck: Mapping[str, Collection[int]],
-) -> Layout | None:
-    """The cluster of all registered nodes; None while there is none.
+class _Part(NamedTuple):
+    """What one node is in a layout: its slots, each with its place for good; and what they were made of."""
 
-    A node offers what is usable and what jobs ``held`` already, so that they can stay where they are; not what is
-    ``stuck`` in runs that do not end. Nodes of several GPU types are one node for each. They keep their order, and what
-    offers nothing is down.
-    """
-    slots: list[tuple[int, Slot, Node]] = []
-    for record in records:
-        kept = held.get(record.name, {})
-        offered = (usable_gpus(record, states[record.name]) - set(stuck.get(record.name, ()))) | kept.keys()
-        # A GPU that a job holds is there for it under the type it was given as, whatever the node says by now.
-        types = {gpu.index: gpu.gpu_type for gpu in record.gpus} | dict(kept)
-        total = max(len(types), 1)
-        for gpu_type, place in record.slots.items():
-            every = sorted(index for index, kind in types.items() if kind == gpu_type)
-            open_now = [index for index in every if index in offered]
-            gpus = tuple(open_now or every or (0,))
-            part = max(len(every), 1) / total
-            node = Node(
-                name=record.name if len(record.slots) == 1 else f"{record.name}/{gpu_type}",
-                gpu_type=gpu_type,
-                num_gpus=len(gpus),
-                cpus=None if record.cpus is None else record.cpus * part,
-                memory_gib=None if record.memory_gib is None else record.memory_gib * part,
-            )
-            slots.append((place, Slot(record.name, gpu_type, gpus, bool(open_now)), node))
+    made_of: tuple[object, ...]
+    slots: tuple[tuple[int, Slot, Node], ...]
+
+
+class LayoutMaker:
+    """Makes layouts, anew only what has changed since the last: a thousand nodes are looked at every second."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, _Part] = {}
+        self._last: tuple[list[_Part], Layout | None] = ([], None)
+
+    def layout_of(
+        self,
+        records: Iterable[NodeRecord],
+        states: Mapping[str, NodeState],
+        held: Mapping[str, Mapping[int, str]],
+        stuck: Mapping[str, Collection[int]],
+    ) -> Layout | None:
+        """The cluster of all registered nodes; None while there is none. The same object while nothing has changed.
+
+        A node offers what is usable and what jobs ``held`` already, so that they can stay where they are; not what is
+        ``stuck`` in runs that do not end. Nodes of several GPU types are one node for each. They keep their order, and
+        what offers nothing is down.
+        """
+        nothing: Mapping[int, str] = {}
+        parts = []
+        for record in records:
+            name = record.name
+            state, kept, bad = states[name], held.get(name, nothing), frozenset(stuck.get(name, ()))
+            known = self._parts.get(name)
+            if known is None or not _is_still(known, record, state, kept, bad):
+                known = self._parts[name] = _part(record, state, dict(kept), bad)
+            parts.append(known)
+        before, layout = self._last
+        if len(parts) != len(before) or any(one is not other for one, other in zip(parts, before, strict=True)):
+            layout = _joined([slot for part in parts for slot in part.slots])
+            self._last = (parts, layout)
+        return layout
+
+
+def _is_still(
+    part: _Part, record: NodeRecord, state: NodeState, kept: Mapping[int, str], stuck: frozenset[int]
+) -> bool:
+    """Whether a part made before is what would be made now."""
+    gpus, slots, cpus, memory, before, held, bad, whole = part.made_of
+    if gpus is not record.gpus or slots is not record.slots or (cpus, memory) != (record.cpus, record.memory_gib):
+        return False
+    if state is not before or stuck != bad:
+        return False
+    # Where everything is offered anyway, and is of one type, it does not matter what jobs have.
+    return (isinstance(whole, frozenset) and kept.keys() <= whole) or kept == held
+
+
+def _part(record: NodeRecord, state: NodeState, kept: dict[int, str], stuck: frozenset[int]) -> _Part:
+    usable = usable_gpus(record, state)
+    offered = (usable - stuck) | kept.keys()
+    # A GPU that a job holds is there for it under the type it was given as, whatever the node says by now.
+    types = {gpu.index: gpu.gpu_type for gpu in record.gpus} | kept
+    total = max(len(types), 1)
+    slots = []
+    for gpu_type, place in record.slots.items():
+        every = sorted(index for index, kind in types.items() if kind == gpu_type)
+        open_now = [index for index in every if index in offered]
+        gpus = tuple(open_now or every or (0,))
+        part = max(len(every), 1) / total
+        node = Node(
+            name=record.name if len(record.slots) == 1 else f"{record.name}/{gpu_type}",
+            gpu_type=gpu_type,
+            num_gpus=len(gpus),
+            cpus=None if record.cpus is None else record.cpus * part,
+            memory_gib=None if record.memory_gib is None else record.memory_gib * part,
+        )
+        slots.append((place, Slot(record.name, gpu_type, gpus, bool(open_now)), node))
+    whole = not stuck and len(record.slots) == 1 and usable == {gpu.index for gpu in record.gpus} == types.keys()
+    made_of = (
+        record.gpus,
+        record.slots,
+        record.cpus,
+        record.memory_gib,
+        state,
+        kept,
+        stuck,
+        frozenset(usable) if whole else None,
+    )
+    return _Part(made_of, tuple(slots))
+
+
+def _joined(slots: list[tuple[int, Slot, Node]]) -> Layout | None:
     if not slots:
         return None
     slots.sort(key=lambda entry: entry[0])

@@ -25,7 +25,8 @@ class LiveState(ABC):
     """Jobs, runs and nodes of a running scheduler. Methods may be called from many threads.
 
     ``on_change`` is called (with the lock held) when a job came or went, or a node changed: the next round has
-    something new to decide.
+    something new to decide. ``with_strays`` are the nodes that have any. ``moved`` are jobs whose records have changed
+    since whoever shows them cleared it, and ``loads`` counts how often all of them were read from the store.
     """
 
     def __init__(self, store: Store, terms: LeaseTerms | None = None, clock: Clock | None = None) -> None:
@@ -45,7 +46,11 @@ class LiveState(ABC):
         self._booked: dict[str, float] = {}
         self._spells: list[Spell] = []
         self._change: Change | None = None
+        self.with_strays: set[str] = set()
         self.touched: set[str] = set()
+        self.moved: set[str] = set()
+        self.loads = 0
+        self._num_unended: dict[str, int] = {}
         self._broken = False
         self._started = self.clock.monotonic()
         self._load()
@@ -53,11 +58,18 @@ class LiveState(ABC):
 
     def _load(self) -> None:
         facts = self.store.load()
+        for job in facts.jobs:
+            if (known := self.jobs.get(job.job_id)) is not None:
+                # Time that has passed has passed, whether it was stored by then or not.
+                job.attained_seconds = max(job.attained_seconds, known.attained_seconds)
+                job.attained_service = max(job.attained_service, known.attained_service)
         self.jobs = {job.job_id: job for job in facts.jobs}
+        self.loads += 1
         self.nodes = {node.name: node for node in facts.nodes}
         self._runs.clear()
         self._of_job.clear()
         self._on_node.clear()
+        self._num_unended.clear()
         for run in facts.runs:
             self._keep(run)
         now = self.clock.monotonic()
@@ -105,6 +117,7 @@ class LiveState(ABC):
         """Within a change: store the job as it is when the change ends; so with runs and nodes."""
         assert self._change is not None
         self._change.jobs[job.job_id] = job
+        self.moved.add(job.job_id)
 
     def save_run(self, run: RunRecord) -> None:
         assert self._change is not None
@@ -119,6 +132,17 @@ class LiveState(ABC):
         self._of_job[run.job_id].append(run)
         if not run.ended:
             self._on_node[run.node][run.key] = run
+            self._num_unended[run.job_id] = self._num_unended.get(run.job_id, 0) + 1
+
+    def _ends(self, run: RunRecord) -> None:
+        """The run is not among those that go on any more."""
+        self._on_node[run.node].pop(run.key, None)
+        left = self._num_unended.get(run.job_id, 0) - 1
+        if left > 0:
+            self._num_unended[run.job_id] = left
+        else:
+            self._num_unended.pop(run.job_id, None)
+            self._booked.pop(run.job_id, None)
 
     def _drop(self, job: JobRecord) -> None:
         """Forget a job that is over."""
@@ -128,6 +152,7 @@ class LiveState(ABC):
             self._runs.pop(run.key, None)
             self.watches.pop(run.key, None)
             self._on_node[run.node].pop(run.key, None)
+        self._num_unended.pop(job.job_id, None)
         self._booked.pop(job.job_id, None)
 
     def changed(self) -> None:
@@ -159,6 +184,14 @@ class LiveState(ABC):
     def runs_on(self, name: str) -> list[RunRecord]:
         """The runs on a node that have not ended."""
         return list(self._on_node[name].values())
+
+    def runs_by_key(self, name: str) -> dict[RunKey, RunRecord]:
+        """The runs on a node that have not ended, by their keys."""
+        return dict(self._on_node[name])
+
+    def going(self) -> list[JobRecord]:
+        """The jobs that have runs which have not ended."""
+        return [self.jobs[job_id] for job_id in self._num_unended]
 
     def unended(self, job: JobRecord) -> list[RunRecord]:
         """The runs of every attempt of the job that have not ended."""

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from operator import attrgetter
+from typing import Any
 
 import numpy as np
 
 from bloxopt.errors import InputError
-from bloxopt.jobs import FloatArray, JobTable
+from bloxopt.jobs import FloatArray, IntArray, JobTable
 from bloxopt.runtime.messages import JobSpec
 from bloxopt.runtime.store import JobRecord
+from bloxopt.state import JobLedger
 
 UNKNOWN_DURATION = 3600.0
 """Seconds that a job of which nothing is known is taken to need."""
@@ -45,7 +49,7 @@ def gpu_range(spec: JobSpec) -> tuple[int, int]:
 
 def in_order(jobs: Sequence[JobRecord]) -> list[JobRecord]:
     """The jobs in the order that a table has."""
-    return sorted(jobs, key=lambda job: (job.submitted_at, job.job_id))
+    return sorted(jobs, key=attrgetter("submitted_at", "job_id"))
 
 
 def work(spec: JobSpec) -> tuple[float, float]:
@@ -80,6 +84,45 @@ def job_table(jobs: Sequence[JobRecord]) -> JobTable:
         cpus_per_gpu=[job.spec.cpus_per_gpu for job in jobs],
         memory_gib_per_gpu=[job.spec.memory_gib_per_gpu for job in jobs],
     )
+
+
+def next_table(before: JobTable, rows: IntArray, jobs: Sequence[JobRecord]) -> JobTable:
+    """The table of these jobs, as :func:`job_table` makes it; job k was in row ``rows[k]`` before, -1 for a new one."""
+    new = int((rows < 0).sum())
+    old = len(rows) - new
+    if not old or (rows[:old] < 0).any():
+        return job_table(jobs)
+    kept = before.take(rows[:old])
+    parts = [kept, job_table(jobs[old:])] if new else [kept]
+    columns: dict[str, Any] = {
+        field.name: np.concatenate([getattr(part, field.name) for part in parts])
+        for field in fields(JobTable)
+        if isinstance(getattr(kept, field.name), np.ndarray)
+    }
+    for codes, names in (("job_type", "job_types"), ("tenant", "tenants")):
+        columns[codes], columns[names] = _coded_together([(getattr(p, codes), getattr(p, names)) for p in parts])
+    return JobTable(**columns, need_kinds=kept.need_kinds)
+
+
+def _coded_together(parts: Sequence[tuple[IntArray, tuple[str, ...]]]) -> tuple[IntArray, tuple[str, ...]]:
+    """Codes of the same texts one after the other, in alphabetical order, and of no others."""
+    used = [np.unique(codes) for codes, _ in parts]
+    names = sorted({texts[code] for (_, texts), there in zip(parts, used, strict=True) for code in there.tolist()})
+    number = {name: code for code, name in enumerate(names)}
+    coded = [np.array([number.get(text, -1) for text in texts], dtype=np.int64)[codes] for codes, texts in parts]
+    return np.concatenate(coded), tuple(names)
+
+
+def show_progress(ledger: JobLedger, jobs: Sequence[JobRecord], rows: Iterable[int], round_seconds: float) -> None:
+    """Bring rows of the ledger up to what the records of their jobs say of what they have done and had."""
+    index = np.fromiter(rows, dtype=np.int64)
+    chosen = [jobs[row] for row in index.tolist()]
+    ledger.remaining_steps[index] = remaining_steps(chosen, round_seconds)
+    ledger.attained_seconds[index] = [job.attained_seconds for job in chosen]
+    ledger.attained_service[index] = [job.attained_service for job in chosen]
+    ledger.start[index] = [math.nan if job.started_at is None else job.started_at for job in chosen]
+    ledger.preemptions[index] = [job.preemptions for job in chosen]
+    ledger.restarts[index] = [max(job.attempt - 1, 0) for job in chosen]
 
 
 def remaining_steps(jobs: Sequence[JobRecord], round_seconds: float) -> FloatArray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -44,6 +45,8 @@ def explain(
             raise InputError("--scheduler asks about live jobs: leave out the folder, or --scheduler")
         answer = explain_result(what[0], what[1], at, remedies=remedies).to_dict()
     else:
+        if Path(what[0]).is_dir():
+            raise InputError(f"{what[0]} is a folder: name a job of it as well: bloxopt explain {what[0]} JOB")
         if at is not None:
             raise InputError("--at is for results on disk: a live job is explained as it is now")
         with connected(scheduler) as people:

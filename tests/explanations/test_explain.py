@@ -7,13 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import bloxopt as bx
 from bloxopt.cli import run as run_cli
 from bloxopt.cluster import Cluster, Node
-from bloxopt.errors import InputError
-from bloxopt.experiments import load_result
+from bloxopt.errors import BloxoptError, InputError, ResultError
+from bloxopt.experiments import load_result, save_result
 from bloxopt.explanations import Explanation, Reason, explain
 from bloxopt.explanations.remedies import with_node as with_node_like
 from bloxopt.explanations.results import explain_result
@@ -344,6 +345,71 @@ class TestResultsOnDisk:
     def test_what_cannot_be_explained_is_an_error_of_one_line(self, folder, arguments: list[str], capsys) -> None:
         assert run_cli(["explain", *(part.format(folder=folder) for part in arguments)]) == 2
         assert capsys.readouterr().err.startswith("error: ")
+
+
+class TestResultsThatCannotBeRunAgain:
+    """What is explained is the run in the folder, or nothing."""
+
+    @pytest.fixture
+    def own(self, tmp_path):
+        lines = [f"a{k},{100 * k},{3000 + 100 * k},{1 + k % 3}" for k in range(8)]
+        trace, folder = tmp_path / "jobs.csv", tmp_path / "result"
+        trace.write_text("\n".join(["job_id,arrival,duration,num_gpus", *lines]) + "\n")
+        command = ["simulate", "--trace", str(trace), "--cluster", "4xV100", "--policy", "fifo", "-o", str(folder)]
+        assert run_cli([*command, "--no-plots"]) == 0
+        return trace, folder
+
+    def test_a_trace_that_has_changed_since(self, own) -> None:
+        trace, folder = own
+        assert explain_result(folder, "a4").reason is Reason.LOWER_PRIORITY
+        trace.write_text(trace.read_text().replace("a0,0,3000", "a0,0,9000"))
+        with pytest.raises(ResultError, match=r"jobs\.csv has changed since"):
+            explain_result(folder, "a4")
+
+    def test_a_trace_that_has_gone(self, own) -> None:
+        trace, folder = own
+        trace.unlink()
+        with pytest.raises(BloxoptError, match=r"jobs\.csv"):
+            explain_result(folder, "a4")
+
+    def test_a_run_that_went_another_way(self, own) -> None:
+        # As with a round budget on a busy machine: the same experiment, but another job was done earlier.
+        _, folder = own
+        jobs = pd.read_parquet(folder / "jobs.parquet")
+        jobs.loc[0, "finish"] -= 500.0
+        jobs.to_parquet(folder / "jobs.parquet")
+        assert explain_result(folder, "a4", at=720.0).reason is Reason.LOWER_PRIORITY
+        with pytest.raises(ResultError, match="differs in the finish of job 'a0'"):
+            explain_result(folder, "a7", at=7200.0)
+
+    def test_a_result_without_its_experiment(self, tmp_path) -> None:
+        result = bx.simulate(Trace.from_jobs(_jobs(1, 1)), "1xV100", "fifo")
+        save_result(result, tmp_path / "result")
+        with pytest.raises(ResultError, match="saved without its experiment"):
+            explain_result(tmp_path / "result", "j1")
+
+    @pytest.mark.parametrize("experiment", ["[]", '"x"', "{}", '{"trace": {"name": "nope"}}'])
+    def test_an_experiment_that_cannot_be_read(self, own, experiment: str, capsys) -> None:
+        _, folder = own
+        config = json.loads((folder / "config.json").read_text())
+        config["experiment"] = json.loads(experiment)
+        (folder / "config.json").write_text(json.dumps(config))
+        assert run_cli(["explain", str(folder), "a4"]) == 2
+        assert capsys.readouterr().err.startswith("error: ")
+
+    def test_a_table_without_a_column(self, own) -> None:
+        _, folder = own
+        pd.read_parquet(folder / "jobs.parquet").drop(columns="arrival").to_parquet(folder / "jobs.parquet")
+        with pytest.raises(ResultError, match="'arrival' is missing"):
+            explain_result(folder, "a4")
+
+    def test_folders_that_are_not_what_is_asked_for_say_what_is(self, own, tmp_path, capsys) -> None:
+        _, folder = own
+        assert run_cli(["explain", str(folder)]) == 2
+        assert "name a job of it" in capsys.readouterr().err
+        (tmp_path / "comparison.json").write_text("{}")
+        assert run_cli(["explain", str(tmp_path), "a4"]) == 2
+        assert f"such as {folder}" in capsys.readouterr().err
 
 
 def test_asking_changes_nothing() -> None:

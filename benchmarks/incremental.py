@@ -141,6 +141,9 @@ def main() -> None:
     parser.add_argument("--policies", default=",".join(POLICIES))
     parser.add_argument("--solvers", default="auto,highs", help="for all policies that do not bring their own")
     arguments = parser.parse_args()
+    # Until it has freed an array of this size, glibc hands memory back to the system, and fetches it, every few arrays.
+    large = np.empty(4_000_000)
+    del large
     jobs, rounds = arguments.jobs, arguments.rounds
     for label, gpus in (("contended, n/48 GPUs a type", jobs // 48), ("plentiful, n GPUs a type", jobs)):
         print(f"{jobs} jobs x 3 types, {label}, {arguments.churn:.0%} churn a round; limit {LIMIT:.0%} of a cold solve")

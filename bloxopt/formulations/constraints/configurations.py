@@ -55,13 +55,13 @@ class ScaleUpLimit(_Closed):
         checked_flag("ScaleUpLimit", "by_type", self.by_type)
 
     def closed(self, space: AllocationSpace) -> BoolArray:
-        fewest = np.full((space.num_jobs, len(space.gpu_types)), np.inf)
-        np.minimum.at(fewest, (space.job, space.gpu_type), space.num_gpus)
+        place = space.job * len(space.gpu_types) + space.gpu_type
+        fewest = np.full(space.num_jobs * len(space.gpu_types), np.iinfo(np.int64).max)
+        np.minimum.at(fewest, place, space.num_gpus)
         most = self.factor * self._seen(space)
         if not self.by_type:
             most = np.repeat(most.max(axis=1, keepdims=True), len(space.gpu_types), axis=1)
-        limit = np.maximum(most, fewest)
-        closed: BoolArray = space.num_gpus > limit[space.job, space.gpu_type]
+        closed: BoolArray = space.num_gpus > np.maximum(most.ravel(), fewest)[place]
         return closed
 
     def _seen(self, space: AllocationSpace) -> FloatArray:
@@ -95,8 +95,9 @@ class NodeShapes(_Closed):
         cluster = space.cluster
         size = np.array([cluster.node_gpus[cluster.node_gpu_type == k].max() for k in range(len(space.gpu_types))])
         gpus, node = space.num_gpus, size[space.gpu_type]
-        fits = (gpus & (gpus - 1)) == 0 if self.within == "powers_of_two" else np.ones(len(gpus), dtype=bool)
-        shaped = np.where(gpus < node, fits, gpus % node == 0)
+        shaped = (gpus & (gpus - 1)) == 0 if self.within == "powers_of_two" else np.ones(len(gpus), dtype=bool)
+        large = np.flatnonzero(gpus >= node)
+        shaped[large] = gpus[large] % node[large] == 0
         able = np.bincount(space.job[shaped], minlength=space.num_jobs) > 0
         closed: BoolArray = ~shaped & able[space.job]
         return closed

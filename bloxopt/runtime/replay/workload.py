@@ -125,9 +125,10 @@ class _Reader:
         for job_id, values in data.get("progress", {}).items():
             job = self.jobs[job_id]
             if job.left_before is None:
-                first = self.begin is None
+                first = self.begin is None  # it had run before the log begins
                 job.left_before = values[0] if first else work(job.spec)[0]
-                job.before = job.service = values[2] if first else job.service
+                if first:
+                    job.before = job.service = values[2]
             job.left = values[0]
         for kind, known in data.get("rates", {}).items():
             if known:

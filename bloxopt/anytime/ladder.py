@@ -24,10 +24,13 @@ from bloxopt.formulations.standard_form import StandardForm
 from bloxopt.jobs import FloatArray
 from bloxopt.selection.base import Plan
 from bloxopt.solvers.base import Capabilities, Solver, SolverOptions, SolverResult, Start, Termination
-from bloxopt.solvers.watchdog import Watched
+from bloxopt.solvers.watchdog import GRACE_SECONDS, Watched
 
 SOLVE_PART = 0.7
 """Part of the time left that a solve may take: building the program before it and placing after it share the rest."""
+
+_WAIT_PART = 0.8
+"""Part of the time left after which a solver is not waited for: few end the moment that they are told to."""
 
 _LEAST_SOLVE = 0.002
 """Seconds below which a solver is not asked: building the program alone would take them."""
@@ -121,7 +124,8 @@ class Ladder:
             if left <= _LEAST_SOLVE:
                 failures.append(f"{rung}: no time left")
                 break
-            punctual = _Punctual(self._watch(name), now + left, last_rungs.prepare)
+            until = now + max((end - now) * _WAIT_PART, left + GRACE_SECONDS)
+            punctual = _Punctual(self._watch(name), until, last_rungs.prepare)
             try:
                 allocation = policy.allocate(space, punctual, replace(limits, time_limit=_within(left, limits)), resume)
             except (SolverError, CheckError, InfeasibleError, UnboundedError) as error:

@@ -111,15 +111,14 @@ class Watched:
     ) -> SolverResult:
         """Minimise the form within ``options.time_limit``; see :class:`bloxopt.solvers.base.IncrementalSolver`.
 
-        After ``until`` (monotonic s) nothing is asked any more, and ``grace`` seconds later nothing is waited for.
-        ``meanwhile`` is called here once half of the time has passed without an answer.
+        With ``until`` (monotonic s), nothing is asked any more or waited for after that, instead of ``grace`` seconds
+        after the time limit. ``meanwhile`` is called here once half of the time has passed without an answer.
         """
         started = time.monotonic()
         # Solvers of the plain protocol do not know of starts from earlier answers.
         arguments = (form, options, warm_start, *(() if start is None else (start,)))
         limit = options.time_limit
-        ends = [end for end in (until, None if limit is None else started + limit) if end is not None]
-        deadline = min(ends) + self.grace if ends else None
+        deadline = started + limit + self.grace if limit is not None and until is None else until
         if until is not None and started >= until:
             return self._failed(Termination.LIMIT_NO_SOLUTION, started, "was not asked: no time was left")
         if not self._lock.acquire(timeout=-1 if deadline is None else max(deadline - started, 0.0)):
@@ -168,9 +167,7 @@ class Watched:
             return worker.answer(deadline)
         except TimeoutError:
             self.overruns += 1
-            given = 0.0 if deadline is None else deadline - self.grace - started
-            overrun = f"not done {time.monotonic() - started:.3f} s after it was given {given:.3f} s"
-            raise TimeoutError(overrun) from None
+            raise TimeoutError(f"not done after {time.monotonic() - started:.3f} s") from None
         except WorkerError as error:
             raise WorkerError(pool.bury(worker, str(error), deadline)) from error
         except BaseException:

@@ -57,8 +57,8 @@ def _read(connection: socket.socket, count: int, deadline: float | None) -> byte
 PATIENCE_SECONDS = 1.0
 """Seconds past its deadline after which a solver is taken to hang, and its process ends itself."""
 
-_NICENESS = 5
-"""A third of a processor's time beside others that want it: a solver has one of its own almost always."""
+_NICENESS = 2
+"""Enough for the process that waits with a deadline to get a processor first, and not to starve beside others."""
 
 READY = "ready"
 """The first thing that a worker says: it has imported all that its solver needs."""

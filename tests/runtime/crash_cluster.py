@@ -46,8 +46,9 @@ margin_seconds = {margin}
 class CrashCluster:
     """Processes and files of a cluster, all in ``folder``. Each process is started, and started again, by the test.
 
-    ``nodes`` are names and the GPUs that each pretends to have. ``database`` is a URL; by default a file in the folder.
-    ``agent_url`` says where the agent of a node finds the scheduler, if not where that listens.
+    ``nodes`` are names and the GPUs that each pretends to have. ``database`` is a URL; by default a file beside the
+    configuration, which is in ``place`` or else in the folder. ``agent_url`` says where the agent of a node finds the
+    scheduler, if not where that listens.
     """
 
     def __init__(
@@ -58,14 +59,15 @@ class CrashCluster:
         database: str | None = None,
         policy: str = "fifo",
         lease_seconds: float = LEASE_SECONDS,
+        place: Path | None = None,
     ) -> None:
         self.folder, self.nodes, self._nursery = folder, nodes, nursery
         self.work = folder / "work"
         (self.work / "gpus").mkdir(parents=True)
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self.config = folder / "scheduler.toml"
-        self.database = str(folder / "live.db") if database is None else database
+        self.config = (place or folder) / "scheduler.toml"
+        self.database = str(self.config.with_name("live.db")) if database is None else database
         self.config.write_text(
             _CONFIG.format(policy=policy, database=self.database, lease=lease_seconds, margin=MARGIN_SECONDS)
         )

@@ -7,11 +7,14 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from bloxopt.runtime.agent.processes import process
 
 
 class PostgresServer:
@@ -40,8 +43,11 @@ class PostgresServer:
         """kill -9 of the server and of all that it has started; the next start recovers from its log."""
         main = int((self._data / "postmaster.pid").read_text().splitlines()[0])
         children = Path(f"/proc/{main}/task/{main}/children").read_text().split()
-        for pid in [main, *map(int, children)]:
+        every = [main, *map(int, children)]
+        for pid in every:
             os.kill(pid, signal.SIGKILL)
+        while any(process(pid) for pid in every):
+            time.sleep(0.01)
 
     def close(self) -> None:
         """Stop at once, if it runs."""
@@ -50,7 +56,9 @@ class PostgresServer:
 
     def _run(self, name: str, *arguments: str) -> None:
         command = [str(self._binaries / name), *arguments]
-        subprocess.run(command, check=True, capture_output=True, user=self._user, cwd=self._folder)
+        done = subprocess.run(command, check=False, capture_output=True, text=True, user=self._user, cwd=self._folder)
+        if done.returncode:
+            raise OSError(f"{name} failed: {done.stderr}{done.stdout}")
 
 
 @contextmanager
@@ -65,7 +73,7 @@ def postgres_server() -> Iterator[PostgresServer]:
     with tempfile.TemporaryDirectory(prefix="bloxopt-pg-", dir="/tmp") as folder:
         try:
             server = PostgresServer(binaries, Path(folder))
-        except (subprocess.CalledProcessError, OSError) as error:
+        except OSError as error:
             pytest.skip(f"PostgreSQL cannot be started here: {error}")
         try:
             yield server

@@ -56,7 +56,8 @@ def usable_gpus(jobs: JobTable, cluster: Cluster, row: int, mask: BoolArray) -> 
         (cluster.node_memory_gib, jobs.memory_gib_per_gpu[row]),
     ):
         if need > 0:
-            usable = np.minimum(usable, np.floor(np.minimum(stock / need + 1e-9, usable))).astype(np.int64)
+            with np.errstate(over="ignore"):  # next to no need: as many as there are
+                usable = np.minimum(usable, np.floor(np.minimum(stock / need + 1e-9, usable))).astype(np.int64)
     return usable
 
 

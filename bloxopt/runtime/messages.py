@@ -28,7 +28,7 @@ JobId = Annotated[str, Field(min_length=1, max_length=MAX_NAME, pattern=r"^[A-Za
 VariableName = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 Text = Annotated[str, Field(max_length=4096)]
 Seconds = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
-Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Amount = Annotated[float, Field(ge=0, le=1e18, allow_inf_nan=False)]
 
 
 class Message(BaseModel):
@@ -60,10 +60,11 @@ class JobSpec(Message):
     gpu_types: Annotated[list[Name], Field(max_length=64)] = []
     cpus_per_gpu: Amount = 0.0
     memory_gib_per_gpu: Amount = 0.0
-    total_steps: Annotated[float, Field(gt=0, le=1e18, allow_inf_nan=False)] | None = None
-    duration: Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)] | None = None
+    # Rates and weights far from all others would make the programs of everybody's rounds unsolvable.
+    total_steps: Annotated[float, Field(ge=1e-3, le=1e18, allow_inf_nan=False)] | None = None
+    duration: Annotated[float, Field(ge=1e-3, le=1e12, allow_inf_nan=False)] | None = None
     deadline_seconds: Seconds | None = None
-    weight: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] = 1.0
+    weight: Annotated[float, Field(ge=1e-6, le=1e6, allow_inf_nan=False)] = 1.0
     grace_seconds: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] = 30.0
     restart_cost: Seconds = 0.0
     max_retries: Annotated[int, Field(ge=0, le=1000)] = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,9 +12,10 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, settings
 
 from bloxopt.errors import BloxoptError
+from bloxopt.runtime.messages import RunReport, RunState
 from bloxopt.runtime.service.config import load_config, make_config
 from bloxopt.runtime.service.logs import LogFolder
-from tests.runtime.service_world import World, running
+from tests.runtime.service_world import JOB, World, running
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +65,62 @@ def test_drawn_requests_get_an_answer_that_says_what_is_wrong(world: World, exam
 
         attack()
     assert world.call(None, "GET", "/healthz").status_code == 200
+
+
+EXTREMES: list[dict[str, object]] = [
+    {"duration": 1e-3, "total_steps": 1e18},
+    {"duration": 1e12, "total_steps": 1e-3},
+    {"weight": 1e6},
+    {"weight": 1e-6},
+    {"cpus_per_gpu": 5e-324},
+    {"memory_gib_per_gpu": 1e18},
+    {"deadline_seconds": 0},
+    {"deadline_seconds": 5e-324},
+    {"restart_cost": 1e12},
+    {"num_gpus": 100_000},
+    {"min_gpus": 1, "max_gpus": 100_000},
+]
+
+
+@pytest.mark.parametrize("policy", ["max_min_fairness", "themis"])
+def test_no_job_and_no_report_can_spoil_the_rounds_of_the_others(tmp_path: Path, policy: str) -> None:
+    with running(tmp_path, policy=policy) as world:
+        world.beat(count=4)
+        for extreme in EXTREMES:
+            world.submit(**extreme)
+        for beyond in ({"duration": 5e-324}, {"total_steps": 5e-324}, {"weight": 5e-324}, {"cpus_per_gpu": 1e300}):
+            assert world.call("ada", "POST", "/v1/jobs", json=JOB | beyond).status_code == 422
+        _rounds(world)
+        for rate in (5e-324, 1e12, 1e18):
+            wanted = world.beat(count=4).runs
+            assert wanted
+            world.beat(
+                count=4,
+                runs=tuple(
+                    RunReport(
+                        job_id=run.job_id,
+                        attempt=run.attempt,
+                        state=RunState.RUNNING,
+                        steps=rate,
+                        steps_per_second=rate,
+                    )
+                    for run in wanted
+                ),
+            )
+            _rounds(world)
+
+
+def _rounds(world: World) -> None:
+    """Wait for rounds that know all that was said until now."""
+    rounds = world.service.metrics.rounds._value
+    end = rounds.get() + 3
+    for _ in range(600):
+        world.beat(count=4)
+        assert world.service.loop.failure == ""
+        if rounds.get() >= end:
+            return
+        time.sleep(0.05)
+    raise AssertionError("no rounds are decided")
 
 
 @pytest.mark.parametrize(

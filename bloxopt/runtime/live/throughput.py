@@ -13,6 +13,9 @@ from bloxopt.jobs import FloatArray, IntArray, JobTable
 UNNAMED = "generic"
 """The job type of jobs that name none, which have nothing in common."""
 
+LEAST_RATE = 1e-9
+"""Steps/s: slower than a step in thirty years no job is believed to be."""
+
 _WORTH_KNOWING = 0.05
 """By what part a rate has to change before plans are made with the new one."""
 
@@ -48,8 +51,8 @@ class LearnedThroughput:
         self._allowed = {job_id: {name.lower() for name in types} for job_id, types in gpu_types.items()}
 
     def learn(self, job_id: str, job_type: str, gpu_type: str, num_gpus: int, rate: float) -> None:
-        """A job runs at ``rate`` steps/s there; a rate of 0 says nothing yet."""
-        if not rate > 0 or not np.isfinite(rate):
+        """A job runs at ``rate`` steps/s there; one next to 0, or beyond all numbers, says nothing yet."""
+        if not LEAST_RATE <= rate < np.inf:
             return
         with self._lock:
             known = self._measured.setdefault(_kind(job_id, job_type), {})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 import re
 import shutil
+import ssl
 import subprocess
 import tomllib
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from bloxopt.runtime.agent.config import AgentConfig
 from bloxopt.runtime.service.config import load_config
+from bloxopt.runtime.service.listening import check_tls
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 UNITS = ("bloxopt-scheduler", "bloxopt-agent")
@@ -99,3 +101,40 @@ def test_each_file_is_in_the_guide() -> None:
     guide = (DEPLOY.parent / "docs" / "runtime.md").read_text()
     for path in DEPLOY.rglob("*.*"):
         assert f"deploy/{path.relative_to(DEPLOY)}" in guide
+
+
+def test_the_certificates_of_the_guide_are_believed_by_agents_and_by_no_one_else(tmp_path: Path) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    guide = (DEPLOY.parent / "docs" / "runtime.md").read_text()
+    section = guide[guide.index("**2. TLS.**") : guide.index("**3. The scheduler**")]
+    commands = [line.removeprefix("# ") for line in section.splitlines() if line.startswith("# ")]
+    made = [command for command in commands if not command.startswith("install ")]
+    assert len(made) >= 4
+    subprocess.run(["bash", "-ec", "\n".join(made)], cwd=tmp_path, check=True, capture_output=True)
+    certificate, key = str(tmp_path / "server.pem"), str(tmp_path / "server.key")
+    check_tls(certificate, key)
+    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    serving.load_cert_chain(certificate, key)
+    settings = AgentConfig.create(
+        scheduler="https://scheduler.example", user="nobody", certificates=tmp_path / "authority.pem"
+    )
+    trusting = ssl.create_default_context(cafile=settings.certificates)
+    _shake_hands(serving, trusting, "scheduler.example")
+    for context, name in ((trusting, "elsewhere.example"), (ssl.create_default_context(), "scheduler.example")):
+        with pytest.raises(ssl.SSLCertVerificationError):
+            _shake_hands(serving, context, name)
+
+
+def _shake_hands(serving: ssl.SSLContext, asking: ssl.SSLContext, name: str) -> None:
+    """A TLS handshake over memory; raises what the client says of the server's certificate."""
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server = serving.wrap_bio(there, back, server_side=True)
+    client = asking.wrap_bio(back, there, server_hostname=name)
+    for _ in range(5):
+        for side in (client, server):
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+    assert client.version() is not None

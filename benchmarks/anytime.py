@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import argparse
 import csv
+import multiprocessing
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -153,6 +155,14 @@ def rounds(solver: str, numbers: range) -> Iterator[Row]:
     ladder.close()
 
 
+def decided(solver: str, programs: int, folder: Path | None) -> list[Row]:
+    """The first so many programs, those that a file in the folder has from there."""
+    if folder is None:
+        return list(rounds(solver, range(programs)))
+    folder.mkdir(parents=True, exist_ok=True)
+    return continued(solver, programs, folder / f"{solver.replace(':', '-')}.csv")
+
+
 def read(path: Path) -> list[Row]:
     """The rounds that a file has, whole lines only."""
     with path.open(newline="") as file:
@@ -216,13 +226,12 @@ def main() -> None:
     print(f"{programs} programs a solver, limits of 1 ms to 1 s; late: ms after the deadline")
     heads = f"{'late p50':>9} {'p99':>7} {'max':>7} {'> 50 ms':>7}  {'alone: failed':>14} {'late max':>8}"
     print(f"{'solver':16} {'programs':>8} {'invalid':>7} {heads}  rungs")
-    for name in solvers:
-        if options.output is None:
-            rows = list(rounds(name, range(programs)))
-        else:
-            options.output.mkdir(parents=True, exist_ok=True)
-            rows = continued(name, programs, options.output / f"{name.replace(':', '-')}.csv")
-        print(report(name, rows), flush=True)
+    # A process per solver: the baseline loads it into its own, and not all of them get on with each other.
+    spawned = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=spawned, max_tasks_per_child=1) as processes:
+        for name in solvers:
+            rows = processes.submit(decided, name, programs, options.output).result()
+            print(report(name, rows), flush=True)
 
 
 if __name__ == "__main__":

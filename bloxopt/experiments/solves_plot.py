@@ -22,8 +22,8 @@ _LEAST_GAP = 1e-9
 def plot_solves(result: SimulationResult, path: str | Path | None = None) -> Figure:
     """Gap of every plan (relative, logarithmic) and the real time its round took to decide (ms), over time (hours).
 
-    Colours tell the rungs apart (:class:`bloxopt.anytime.Rung`); plans without a bound are crosses at the top. The
-    deadline is a line where there is one. Saved to ``path`` if given.
+    Colours tell the rungs apart (:class:`bloxopt.anytime.Rung`); plans without a bound are crosses at the top, where
+    gaps above 1 are drawn as well. The deadline is a line where there is one. Saved to ``path`` if given.
     """
     rounds = result.rounds
     plans = rounds[rounds["solved"].astype(bool)]
@@ -36,7 +36,7 @@ def plot_solves(result: SimulationResult, path: str | Path | None = None) -> Fig
     )
     rung = plans["rung"].fillna("solved").to_numpy(dtype=str) if "rung" in plans else np.full(len(plans), "solved")
     known = np.isfinite(gap)
-    drawn = np.where(known, np.maximum(gap, _LEAST_GAP), 1.0)
+    drawn = np.where(known, np.clip(gap, _LEAST_GAP, 1.0), 1.0)
     with figure(height=5.5) as (drawing, above):
         drawing.delaxes(above)
         above, below = drawing.subplots(2, 1, sharex=True)
@@ -46,11 +46,15 @@ def plot_solves(result: SimulationResult, path: str | Path | None = None) -> Fig
             above.plot(hours[mine & known], drawn[mine & known], ".", color=colour, label=f"{name} ({mine.sum()})")
             above.plot(hours[mine & ~known], drawn[mine & ~known], "x", color=colour)
             below.plot(hours[mine], decide[mine], ".", color=colour)
-        above.set(yscale="log", ylim=(_LEAST_GAP / 2, 2), ylabel="Gap (relative)")
+        above.set(
+            yscale="log",
+            ylim=(_LEAST_GAP / 2, 2),
+            ylabel="Gap (relative; × no bound)" if not known.all() else "Gap (relative)",
+        )
         below.set(yscale="log", ylabel="To decide (ms)", xlabel="Time (hours)")
         budget = result.config.get("options", {}).get("round_budget")
         if budget is not None:
-            below.axhline(1000 * budget, color="#666666", linestyle="--", linewidth=1.0)
+            below.axhline(1000 * budget, color="#666666", linestyle="--", linewidth=1.0, label="deadline")
         named = [str(result.config[key]) for key in ("trace", "cluster", "policy", "solver") if result.config.get(key)]
         above.set_title("\n".join(["How plans came about", " · ".join(named)]).strip())
         if len(plans):

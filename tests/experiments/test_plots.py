@@ -234,3 +234,15 @@ def test_results_of_before_rounds_had_rungs_are_drawn_too(result):
     rounds = result.rounds.drop(columns=["rung", "decide_seconds"])
     older = SimulationResult(result.jobs, rounds, result.placements, result.config)
     assert len(plots.PLOTS["solves"](older).axes) == 2
+
+
+def test_gaps_above_1_and_plans_without_a_bound_stay_in_sight_and_are_told_apart(result):
+    rounds = result.rounds.copy()
+    rounds["solved"] = True
+    rounds["gap"] = [4.0, np.nan, *np.zeros(len(rounds) - 2)]
+    changed = SimulationResult(result.jobs, rounds, result.placements, result.config, result.wall_seconds)
+    above, _ = plots.PLOTS["solves"](changed).axes
+    lowest, highest = above.get_ylim()
+    drawn = np.concatenate([line.get_ydata() for line in above.lines])
+    assert ((drawn >= lowest) & (drawn <= highest)).all()
+    assert "no bound" in above.get_ylabel()

@@ -113,9 +113,11 @@ class LiveState(ABC):
         assert self._change is not None
         self._change.events.append(Event(self.clock.now(), kind, subject, data))
 
-    def save_job(self, job: JobRecord) -> None:
+    def save_job(self, job: JobRecord, new: bool = False) -> None:
         """Within a change: store the job as it is when the change ends; so with runs and nodes."""
         assert self._change is not None
+        if not new and job.job_id not in self._change.jobs:
+            self._change.known.add(job.job_id)
         self._change.jobs[job.job_id] = job
         self.moved.add(job.job_id)
 

@@ -114,7 +114,7 @@ class Submissions:
             # Jobs that come together keep their order.
             job = JobRecord(job_id, submission.user, spec, now + number * 1e-6, submission_key=key)
             self.live.jobs[job_id] = job
-            self.live.save_job(job)
+            self.live.save_job(job, new=True)
             plain = spec.model_dump(mode="json", exclude_defaults=True)
             self.live.note("job.submitted", job_id, user=job.user, submitted_at=job.submitted_at, spec=plain)
             jobs.append(job)

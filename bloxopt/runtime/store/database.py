@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import sqlalchemy as sa
+from pydantic_core import to_json
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from bloxopt.errors import StoreError
@@ -30,13 +31,18 @@ def open_engine(url: str) -> sa.Engine:
     parsed = _parsed(url)
     if parsed.get_backend_name() == "sqlite":
         return _sqlite(parsed)
-    return sa.create_engine(parsed, pool_pre_ping=True, pool_size=5, max_overflow=5)
+    return sa.create_engine(parsed, json_serializer=_as_json, pool_pre_ping=True, pool_size=5, max_overflow=5)
 
 
 def name_of(engine: sa.Engine) -> str:
     """What messages call the database: its file, or its URL without the password."""
     url = engine.url
     return str(url.database) if engine.dialect.name == "sqlite" else url.render_as_string(hide_password=True)
+
+
+def _as_json(value: Any) -> str:
+    """Plain data as JSON, several times faster than the standard library writes it, with floats that read back."""
+    return to_json(value, inf_nan_mode="constants").decode()
 
 
 def _parsed(url: str) -> sa.URL:
@@ -68,7 +74,8 @@ def _sqlite(url: sa.URL) -> sa.Engine:
             os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
         except OSError as error:
             raise StoreError(f"{path}: {error.strerror}") from None
-    engine = sa.create_engine(url, connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False})
+    settings = {"timeout": BUSY_SECONDS, "check_same_thread": False}
+    engine = sa.create_engine(url, json_serializer=_as_json, connect_args=settings)
 
     @sa.event.listens_for(engine, "connect")
     def _settings(connection: Any, _: Any) -> None:

@@ -127,12 +127,13 @@ class Event(NamedTuple):
 
 @dataclass(slots=True)
 class Change:
-    """Records to be stored together, or not at all."""
+    """Records to be stored together, or not at all. ``known`` are those of the jobs that the store has already."""
 
     jobs: dict[str, JobRecord] = field(default_factory=dict)
     runs: dict[RunKey, RunRecord] = field(default_factory=dict)
     nodes: dict[str, NodeRecord] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
+    known: set[str] = field(default_factory=set)
 
     def __bool__(self) -> bool:
         return bool(self.jobs or self.runs or self.nodes or self.events)

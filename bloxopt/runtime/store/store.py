@@ -22,6 +22,13 @@ from bloxopt.runtime.store.facts import FINAL, Change, Event, Facts, JobRecord, 
 
 _JOB_FIXED = ("job_id", "user", "spec", "submitted_at", "submission_key")
 _RUN_FIXED = ("job_id", "attempt", "node")
+_JOB_CHANGES = tuple(name for name in JobRecord.__slots__ if name not in _JOB_FIXED)
+_UPDATE_JOBS = (
+    schema.jobs.update()
+    .where(schema.jobs.c.job_id == sa.bindparam("of"))
+    .values({name: sa.bindparam(name) for name in _JOB_CHANGES})
+)
+_ADD_EVENTS = schema.events.insert()
 
 
 class Store:
@@ -34,6 +41,10 @@ class Store:
     def __init__(self, url: str, owned: bool = True) -> None:
         self._engine = open_engine(url)
         self._writer = self._engine.execution_options(writes=True)
+        # Made once: making a statement takes longer than executing it.
+        self._put_nodes = self._put(schema.nodes, ("name",))
+        self._put_jobs = self._put(schema.jobs, _JOB_FIXED)
+        self._put_runs = self._put(schema.runs, _RUN_FIXED)
         self._write_lock = threading.Lock()
         self._ownership: Ownership | None = None
         try:
@@ -66,11 +77,16 @@ class Store:
             if self._ownership is not None:
                 self._ownership.check()
             with failures("the change was not stored"), self._writer.begin() as connection:
-                self._upsert(connection, schema.nodes, [_node_row(node) for node in change.nodes.values()], ("name",))
-                self._upsert(connection, schema.jobs, [_job_row(job) for job in change.jobs.values()], _JOB_FIXED)
-                self._upsert(connection, schema.runs, [_run_row(run) for run in change.runs.values()], _RUN_FIXED)
-                if change.events:
-                    connection.execute(schema.events.insert(), [event._asdict() for event in change.events])
+                jobs = change.jobs.values()
+                for statement, rows in (
+                    (self._put_nodes, [_node_row(node) for node in change.nodes.values()]),
+                    (self._put_jobs, [_job_row(job) for job in jobs if job.job_id not in change.known]),
+                    (_UPDATE_JOBS, [_job_update(job) for job in jobs if job.job_id in change.known]),
+                    (self._put_runs, [_run_row(run) for run in change.runs.values()]),
+                    (_ADD_EVENTS, [event._asdict() for event in change.events]),
+                ):
+                    if rows:
+                        connection.execute(statement, rows)
 
     @contextmanager
     def writing(self, failure: str) -> Iterator[sa.Connection]:
@@ -105,16 +121,14 @@ class Store:
             finally:
                 connection.close()
 
-    def _upsert(
-        self, connection: sa.Connection, table: sa.Table, rows: list[dict[str, Any]], fixed: Sequence[str]
-    ) -> None:
-        if not rows:
-            return
+    def _put(self, table: sa.Table, fixed: Sequence[str]) -> sa.Executable:
+        """The statement that stores rows of a table; of those that are there already all but the ``fixed`` columns."""
         dialect: Any = sqlite if self._engine.dialect.name == "sqlite" else postgresql
         insert = dialect.insert(table)
-        changed = {name: insert.excluded[name] for name in rows[0] if name not in fixed}
+        changed = {column.name: insert.excluded[column.name] for column in table.columns if column.name not in fixed}
         keys = [column.name for column in table.primary_key.columns]
-        connection.execute(insert.on_conflict_do_update(index_elements=keys, set_=changed), rows)
+        statement: sa.Executable = insert.on_conflict_do_update(index_elements=keys, set_=changed)
+        return statement
 
     def load(self) -> Facts:
         """What a scheduler goes on from."""
@@ -289,6 +303,15 @@ def _job_row(job: JobRecord) -> dict[str, Any]:
     row["spec"] = job.spec.model_dump(mode="json", exclude_defaults=True)
     row["status"] = job.status.value
     row["outcome"] = None if job.outcome is None else job.outcome.value
+    return row
+
+
+def _job_update(job: JobRecord) -> dict[str, Any]:
+    """What can have changed of a job that is stored: its specification, the most of it, cannot."""
+    row = {name: getattr(job, name) for name in _JOB_CHANGES}
+    row["status"] = job.status.value
+    row["outcome"] = None if job.outcome is None else job.outcome.value
+    row["of"] = job.job_id
     return row
 
 

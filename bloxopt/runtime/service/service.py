@@ -10,6 +10,7 @@ from bloxopt.experiments.store import versions
 from bloxopt.runtime.live import Clock, LiveBackend, LiveCluster
 from bloxopt.runtime.live.reception import Reception
 from bloxopt.runtime.service.config import ServiceConfig
+from bloxopt.runtime.service.garbage import SeldomCollections
 from bloxopt.runtime.service.limits import RateLimit
 from bloxopt.runtime.service.logging import log
 from bloxopt.runtime.service.logs import LogFolder
@@ -46,6 +47,7 @@ class Service:
         self.rates = RateLimit(config.limits.requests_per_second, config.limits.burst)
         self.loop = RoundLoop(config, self.backend, self.metrics)
         self.retention = Retention(config.retention, self.store, self.logs, self.tokens, self.clock, self.metrics)
+        self.garbage = SeldomCollections()
         self._started = False
         self._checked: tuple[float, str] = (-_CHECK_SECONDS, "")
         self._check_lock = threading.Lock()
@@ -58,14 +60,17 @@ class Service:
         with self.live.change():
             plain = self.config.model_dump(mode="json", exclude={"database"})
             self.live.note("scheduler.started", "", config=plain, versions=versions())
+        self.garbage.start()
         self.loop.start()
         self.retention.start()
         log.info("scheduler started", extra={"jobs": len(self.live.jobs), "nodes": len(self.live.nodes)})
 
     def stop(self) -> None:
         """Decide no more rounds, and let go of the store. Jobs go on under their leases."""
+        self.garbage.stop()
         self.loop.stop()
         self.retention.stop()
+        self.reception.close()
         with contextlib.suppress(StoreError):
             self.tokens.save_use()
         self.store.close()

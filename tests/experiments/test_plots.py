@@ -221,7 +221,7 @@ def test_every_plan_is_drawn_with_its_gap_and_its_rung_and_the_time_it_took(make
     times = np.concatenate([line.get_ydata() for line in below.get_lines() if line.get_marker() == "."])
     np.testing.assert_allclose(times, [15.0, 25.0])
     assert [line.get_ydata() for line in below.get_lines() if line.get_linestyle() == "--"] == [[20.0, 20.0]]
-    assert [text.get_text() for text in drawing.legends[0].get_texts()] == ["solved (1)", "greedy (1)"]
+    assert [text.get_text() for text in drawing.legends[0].get_texts()] == ["solved (1)", "greedy (1)", "deadline"]
 
 
 def test_a_simulation_without_plans_has_an_empty_figure(result):

@@ -20,6 +20,7 @@ from bloxopt.cli import (
     token,
     topology,
     up,
+    whatif,
 )
 
 app = typer.Typer(
@@ -71,6 +72,7 @@ app.command()(live.nodes)
 app.command()(live.drain)
 app.command()(live.top)
 app.command()(live.history)
+app.command()(whatif.whatif)
 app.command()(replay.replay)
 app.add_typer(token.token, name="token")
 app.command()(listings.traces)

@@ -27,13 +27,13 @@ _JOB_COLUMNS = ["job_id", "user", "name", "gpus", "status", "reason", "waited_or
 _NODE_COLUMNS = ["name", "state", "gpus", "in_use", "gpu_types", "utilisation", "last_heartbeat", "message"]
 
 
-def connected(scheduler: str | None) -> People:
-    """The connection to the scheduler; the packages it needs may be missing."""
+def connected(scheduler: str | None, timeout: float = 30.0) -> People:
+    """The connection to the scheduler, with ``timeout`` seconds for an answer; the packages it needs may be missing."""
     try:
         from bloxopt.runtime.people import People
     except ModuleNotFoundError as error:
         raise InputError(f"this command needs the package {error.name}: pip install 'bloxopt[runtime]'") from None
-    return People(scheduler)
+    return People(scheduler, timeout=timeout)
 
 
 def path(*parts: str) -> str:

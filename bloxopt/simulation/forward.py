@@ -85,11 +85,15 @@ def look_ahead(
     start = np.full(len(ledger.table), np.inf)
     for row, _, _, _, begin, _ in backend.spells:
         start[row] = min(start[row], begin)
-    return Outlook(start, _finishes(backend, catalog), backend.now)
+    return Outlook(start, expected_finishes(backend), backend.now)
 
 
-def _finishes(backend: SimulatedBackend, catalog: ConfigurationCatalog) -> FloatArray:
-    ledger = backend.ledger
+def expected_finishes(backend: SimulatedBackend) -> FloatArray:
+    """When each job of a simulation so far is done (s), (jobs,).
+
+    Those that are not by now: with what is left of them on the GPUs they ask for, or their fastest; inf if on none.
+    """
+    ledger, catalog = backend.ledger, backend.catalog
     rate = catalog.best_requested_rate
     fastest = np.zeros(len(rate))
     np.maximum.at(fastest, np.repeat(np.arange(len(rate)), np.diff(catalog.offsets)), catalog.rate)

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from bloxopt.formulations.space import ConfigurationCatalog
 from bloxopt.jobs import FloatArray
 from bloxopt.rounds import Round
 from bloxopt.simulation.backend import SimulatedBackend
@@ -107,7 +108,7 @@ class Recorder:
 def _job_table(backend: SimulatedBackend) -> pd.DataFrame:
     ledger, table = backend.ledger, backend.ledger.table
     jct = ledger.finish - table.arrival
-    isolated = _isolated_duration(backend)
+    isolated = isolated_durations(backend.catalog, np.where(np.isnan(ledger.finish), backend.now, ledger.finish))
     return pd.DataFrame(
         {
             "job_id": table.job_id,
@@ -141,14 +142,15 @@ def _refusals(backend: SimulatedBackend) -> NDArray[np.object_]:
     return reasons
 
 
-def _isolated_duration(backend: SimulatedBackend) -> FloatArray:
+def isolated_durations(catalog: ConfigurationCatalog, end: FloatArray) -> FloatArray:
     """Seconds each job would take alone on an equal share of the cluster among the jobs that compete with it.
+
+    ``end`` (jobs,) is when each is over (s), as far as is known.
 
     The number of jobs is the mean number active during the job's own life (Themis, NSDI 2020, with the
     contention averaged over the job's life).
     """
-    table, ledger, cluster = backend.ledger.table, backend.ledger, backend.catalog.cluster
-    end = np.where(np.isnan(ledger.finish), backend.now, ledger.finish)
+    table, cluster = catalog.table, catalog.cluster
     # Integral of the number of active jobs up to each event, evaluated at both ends of each job's life.
     times = np.concatenate([table.arrival, end])
     steps = np.concatenate([np.ones(len(table)), -np.ones(len(table))])
@@ -159,7 +161,7 @@ def _isolated_duration(backend: SimulatedBackend) -> FloatArray:
     competing = (np.interp(end, times, area) - np.interp(table.arrival, times, area)) / life
     share = cluster.capacity[None, :] / (np.maximum(competing, 1.0)[:, None] * table.gpu_demand[:, None])
     share = share / np.maximum(share.sum(axis=1, keepdims=True), 1.0)
-    rate = (share * backend.catalog.mean_requested_rate()).sum(axis=1)
+    rate = (share * catalog.mean_requested_rate()).sum(axis=1)
     duration: FloatArray = np.divide(table.total_steps, rate, out=np.full(len(table), np.nan), where=rate > 0)
     return duration
 

@@ -15,7 +15,7 @@ import bloxopt
 from bloxopt.errors import BloxoptError, StoreError
 from bloxopt.runtime.live.faults import ConflictError, UnknownError
 from bloxopt.runtime.messages import Problem
-from bloxopt.runtime.service import admin_routes, job_routes, node_routes
+from bloxopt.runtime.service import admin_routes, job_routes, node_routes, whatif_routes
 from bloxopt.runtime.service.config import ServiceConfig
 from bloxopt.runtime.service.gate import PUBLIC, Gate
 from bloxopt.runtime.service.service import Service
@@ -45,7 +45,7 @@ def create_app(config: ServiceConfig | Service) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.service = service
-    for routes in (job_routes, node_routes, admin_routes):
+    for routes in (job_routes, node_routes, admin_routes, whatif_routes):
         app.include_router(routes.router)
     app.add_exception_handler(RequestValidationError, _malformed)
     app.add_exception_handler(HTTPException, _refused)

@@ -137,6 +137,11 @@ class RoundLoop:
                 return replace(answer, detail=detail)
             return explain(*copied, job.job_id, remedies=remedies, horizon=horizon)
 
+    def copy(self) -> tuple[Scheduler, ClusterState] | None:
+        """A copy of the scheduler and what it sees now, in the jobs of the last round; None before the first."""
+        with self.backend.turn:
+            return None if self._scheduler is None else fork(self._scheduler, self.backend.snapshot())
+
     def _copy(self, job_id: str) -> tuple[Scheduler, ClusterState] | None:
         with self.backend.turn:
             scheduler = self._scheduler

@@ -18,6 +18,7 @@ from bloxopt.runtime.service.loop import RoundLoop
 from bloxopt.runtime.service.metrics import Metrics
 from bloxopt.runtime.service.retention import Retention
 from bloxopt.runtime.service.tokens import Tokens
+from bloxopt.runtime.service.whatif import WhatIf
 from bloxopt.runtime.store import Store
 
 _CHECK_SECONDS = 5.0
@@ -46,6 +47,7 @@ class Service:
         self.metrics = Metrics(self.live)
         self.rates = RateLimit(config.limits.requests_per_second, config.limits.burst)
         self.loop = RoundLoop(config, self.backend, self.metrics)
+        self.what_if = WhatIf()
         self.retention = Retention(config.retention, self.store, self.logs, self.tokens, self.clock, self.metrics)
         self.garbage = SeldomCollections()
         self._started = False

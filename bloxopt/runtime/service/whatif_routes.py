@@ -1,0 +1,57 @@
+"""The route of what-if questions, for admins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, HTTPException
+from pydantic import BaseModel
+
+from bloxopt.runtime.live.faults import ConflictError
+from bloxopt.runtime.service.routes import PROBLEMS, Admin, TheService
+from bloxopt.runtime.service.whatif import BusyError, Question
+
+router = APIRouter(prefix="/v1/whatif", tags=["what if"], responses=PROBLEMS)
+
+
+class SideView(BaseModel):
+    """See :class:`bloxopt.simulation.whatif.Decision` and :class:`bloxopt.simulation.whatif.Future`."""
+
+    decision: dict[str, Any]
+    future: dict[str, Any] | None
+
+
+class JobChangeView(BaseModel):
+    """A job that the two sides place differently; None: it does not run."""
+
+    job_id: str
+    tenant: str
+    num_gpus: int
+    now: str | None
+    present: str | None
+    alternative: str | None
+
+
+class ComparisonView(BaseModel):
+    """See :class:`bloxopt.simulation.whatif.Comparison`."""
+
+    time: float
+    horizon: float
+    present: SideView
+    alternative: SideView
+    comparable: bool
+    jobs: list[JobChangeView]
+
+
+@router.post("")
+def what_if(service: TheService, caller: Admin, question: Question) -> ComparisonView:
+    """What another policy, solver, placement, selector or admission would do now and later. Nothing is applied."""
+    alternative = question.alternative(service.config)
+    copied = service.loop.copy()
+    if copied is None:
+        raise ConflictError("there is nothing to compare yet: no node has registered, or the last round failed")
+    try:
+        answer = service.what_if.answer(*copied, alternative, question)
+    except BusyError as error:
+        raise HTTPException(429, str(error), {"retry-after": "5"}) from None
+    return ComparisonView.model_validate(answer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,10 @@ from fastapi.testclient import TestClient
 from bloxopt.formulations.policies import POLICIES, get_policy
 from bloxopt.runtime.replay import read_log
 from bloxopt.runtime.service.application import create_app
+from bloxopt.runtime.service.config import ServiceConfig
+from bloxopt.runtime.service.whatif import Question, portable
+from bloxopt.simulation.fork import fork
+from bloxopt.simulation.whatif import Alternative, what_if
 from tests.runtime.recorded_world import RecordedWorld
 
 
@@ -83,6 +88,7 @@ def test_another_solver_is_compared_by_objective_and_certificate(tmp_path: Path)
 def test_asking_changes_nothing_of_what_is_decided(tmp_path: Path) -> None:
     """Also for a placement that remembers what it has bound, and a selector that remembers the plans before."""
     cells = {"name": "guaranteed_cells", "options": {"virtual_clusters": {"ada": {"node:A100": 1}}}}
+    questions = [Question(policy="srtf"), Question(placement=cells), Question(solver="ortools:glop")]
     decided = []
     for often in (False, True):
         folder = tmp_path / str(often)
@@ -96,10 +102,13 @@ def test_asking_changes_nothing_of_what_is_decided(tmp_path: Path) -> None:
         number = {job_id: k for k, job_id in enumerate(jobs)}
         for _ in range(8):
             world.rounds(1)
-            if often:
-                for question in ({"policy": "srtf"}, {"placement": cells, "horizon": 300.0}):
-                    answer = asked.ask(**{"horizon": 0.0, **question})
-                    assert answer.status_code == 200, answer.text
+            for question in questions if often else ():
+                copied = world.service.loop.copy()
+                assert copied is not None
+                what_if(*copied, question.alternative(world.service.config), horizon=60.0, budget=60.0)
+        if often:
+            assert asked.ask(policy="srtf", horizon=60.0).status_code == 200
+        world.rounds(1)
         world.kill()
         rounds = [event.data for event in read_log(folder / "live.db", ["round"])]
         decided.append(
@@ -191,12 +200,19 @@ def test_before_the_first_round_there_is_nothing_to_compare(tmp_path: Path) -> N
     asked.world.kill()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("policy", [name for name in POLICIES if get_policy(name).pair_threshold is None])
-def test_every_policy_can_be_asked_about(asked: Asked, policy: str) -> None:
-    answer = asked.ask(policy=policy, horizon=600.0, budget=20.0)
-    assert answer.status_code == 200, answer.text
-    assert answer.json()["alternative"]["future"]["error"] == ""
+def test_every_policy_can_be_asked_about_and_asked_from(asked: Asked, policy: str) -> None:
+    """Each as the alternative, and as what is in force, whose plan has to go into another process."""
+    copied = asked.world.service.loop.copy()
+    assert copied is not None
+    there = pickle.loads(pickle.dumps((*portable(*copied), Question(policy=policy).alternative(ServiceConfig()))))
+    answer = what_if(*there, horizon=30.0, budget=60.0)
+    assert answer.alternative.future is not None
+    assert answer.alternative.future.error == ""
+    twin, state = fork(*copied, policy=get_policy(policy))
+    twin.run_round()
+    answer = what_if(*pickle.loads(pickle.dumps(portable(twin, state))), Alternative(), horizon=0.0, budget=60.0)
+    assert answer.present.decision.policy == policy
 
 
 def test_the_command_line_shows_both_side_by_side(asked: Asked) -> None:

@@ -100,15 +100,21 @@ class WhatIf:
             self._lock.release()
 
 
+def portable(scheduler: Scheduler, state: ClusterState) -> tuple[Scheduler, ClusterState]:
+    """A copy of a scheduler, as it goes into another process: its plan without the program that it is from.
+
+    That has functions in it; what was proven by it can be told without.
+    """
+    if scheduler.plan is not None:
+        scheduler.plan.allocation = replace(scheduler.plan.allocation, program=None, prices=None)
+    return scheduler, state
+
+
 def _worked_out(
     scheduler: Scheduler, state: ClusterState, alternative: Alternative, question: Question
 ) -> dict[str, Any]:
-    plan = scheduler.plan
-    if plan is not None:
-        # The program has functions in it; what was proven by it can be told without.
-        plan.allocation = replace(plan.allocation, program=None, prices=None)
     try:
-        message = pickle.dumps((scheduler, state, alternative, question.horizon, question.budget))
+        message = pickle.dumps((*portable(scheduler, state), alternative, question.horizon, question.budget))
     except Exception as error:  # whatever a part may hold
         raise ConflictError(f"the scheduler cannot be copied into another process: {error}") from None
     too_long = (

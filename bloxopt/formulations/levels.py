@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bloxopt.formulations.affine import Affine
+from bloxopt.formulations.certificate import Proof
+from bloxopt.formulations.program import Program
 from bloxopt.formulations.session import Session, Solved
 from bloxopt.formulations.standard_form import StandardForm
 from bloxopt.formulations.sums import sum_by
@@ -59,6 +61,46 @@ class LevelProgram:
         self, levels: FloatArray, fixed: BoolArray | None = None, floor: FloatArray | None = None
     ) -> LevelSolution:
         """Raise the free rows from ``floor`` (None: 0) towards ``levels`` (rows,) while the ``fixed`` keep theirs."""
+        program, theta, first, scale = self._program(levels, fixed, floor)
+        solved = self.session.solve(program, Affine.one_column(theta), duals=self.duals)
+        assert solved.result.x is not None
+        cut = None
+        duals = solved.result.row_duals
+        if duals is not None:
+            weight = np.maximum(duals[first:], 0.0) * scale
+            cut = Cut(weight, self._reach(solved.form, duals, first, weight))
+        return LevelSolution(
+            theta=float(solved.result.x[theta]),
+            theta_bound=solved.utility_bound,
+            x=solved.x,
+            cut=cut,
+            prices=None if duals is None else -duals,
+            solved=solved,
+        )
+
+    def proof(self, levels: FloatArray, reached: LevelSolution, priced: LevelSolution) -> Proof | None:
+        """That no x raises the rows above ``levels`` together, where ``reached`` has them, by the prices of ``priced``.
+
+        None without prices, or if those say nothing of these levels. The program is not solved again: by weak duality
+        prices are valid for any levels, once they are worth 1 together.
+        """
+        duals, x = priced.solved.result.row_duals, reached.solved.result.x
+        if priced.cut is None or duals is None or x is None:
+            return None
+        worth = priced.cut.weight * levels
+        total = float(worth.sum())
+        if not total > 0:
+            return None
+        program, theta, first, _ = self._program(levels)
+        point = x.copy()
+        point[theta] = 1.0
+        form = program.compile(Affine.one_column(theta))
+        return Proof(form, point, np.append(duals[:first], worth) / total)
+
+    def _program(
+        self, levels: FloatArray, fixed: BoolArray | None = None, floor: FloatArray | None = None
+    ) -> tuple[Program, int, int, FloatArray]:
+        """The level program, its column θ, its first level row and what the level rows are multiplied by."""
         # Rows are divided by their level: steps/s differ by orders of magnitude between models.
         scale = 1.0 / np.where(levels > 0, levels, 1.0)
         free = np.ones(len(levels), bool) if fixed is None else ~fixed
@@ -68,24 +110,10 @@ class LevelProgram:
         rows = self.rows.scaled(scale)
         target = levels * scale
         least = np.where(free, 0.0 if floor is None else floor * scale, target)
-        theta = program.add_columns(1, *self._theta_bounds(rows, least, target))
+        theta = int(program.add_columns(1, *self._theta_bounds(rows, least, target))[0])
         first = program.num_rows
-        program.add_rows(rows.plus_column(int(theta[0]), least - target), lower=least)
-        solved = self.session.solve(program, Affine.one_column(int(theta[0])), duals=self.duals)
-        assert solved.result.x is not None
-        cut = None
-        duals = solved.result.row_duals
-        if duals is not None:
-            weight = np.maximum(duals[first:], 0.0) * scale
-            cut = Cut(weight, self._reach(solved.form, duals, first, weight))
-        return LevelSolution(
-            theta=float(solved.result.x[theta[0]]),
-            theta_bound=solved.utility_bound,
-            x=solved.x,
-            cut=cut,
-            prices=None if duals is None else -duals,
-            solved=solved,
-        )
+        program.add_rows(rows.plus_column(theta, least - target), lower=least)
+        return program, theta, first, scale
 
     def close_unused(self, solution: LevelSolution) -> None:
         """Fix at 0 the time shares that no solution reaching these levels uses, for all later solves.

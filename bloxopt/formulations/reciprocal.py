@@ -8,10 +8,13 @@ curve in place of its tangent). With all offsets 0 the first program is already 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from bloxopt.errors import SolverError
 from bloxopt.formulations.affine import Affine, Reciprocal
+from bloxopt.formulations.certificate import Proof
 from bloxopt.formulations.levels import Cut, LevelProgram, LevelSolution
 from bloxopt.formulations.session import Outcome, Session
 from bloxopt.jobs import FloatArray
@@ -35,6 +38,8 @@ def minimise_largest(session: Session, rows: Reciprocal) -> Outcome:
     lower, upper = float(rows.value_at(most).max()), np.inf
     guess = max(lower, float(rows.at(_even_shares(session)).max()))
     best: LevelSolution | None = None
+    sharpest: LevelSolution | None = None
+    most_proven = -np.inf
     if not np.isfinite(guess):
         raise _no_throughput(rows, most, None)
     for _ in range(_MOST_SOLVES):
@@ -45,7 +50,10 @@ def minimise_largest(session: Session, rows: Reciprocal) -> Outcome:
         if best is None or value <= upper:
             best = solution
         if solution.cut is not None:
-            lower = max(lower, least_value(rows, solution.cut))
+            proven = least_value(rows, solution.cut)
+            if sharpest is None or proven > most_proven:
+                sharpest, most_proven = solution, proven
+            lower = max(lower, proven)
             following = lower
         else:
             if solution.theta_bound is not None and solution.theta_bound <= 1.0 + GAP:
@@ -70,7 +78,27 @@ def minimise_largest(session: Session, rows: Reciprocal) -> Outcome:
         prices=_prices(rows, best, upper),
         levels=rows.base.at(best.x),
         message=best.solved.result.message,
+        proof=None
+        if sharpest is None
+        else _proof(level_program, rows, np.minimum(most, rows.required(upper)), upper, best, sharpest),
     )
+
+
+def _proof(
+    program: LevelProgram,
+    rows: Reciprocal,
+    levels: FloatArray,
+    value: float,
+    best: LevelSolution,
+    sharpest: LevelSolution,
+) -> Proof | None:
+    """That no allocation reaches a value clearly below the one found."""
+    proof, cut = program.proof(levels, best, sharpest), sharpest.cut
+    if proof is None or cut is None:
+        return None
+    steepness = _steepness(rows, cut, value)
+    worth = float(cut.weight @ levels)
+    return replace(proof, sensitivity=worth / (steepness * abs(value))) if steepness > 0 and value else None
 
 
 def least_value(rows: Reciprocal, cut: Cut) -> float:
@@ -102,9 +130,14 @@ def _prices(rows: Reciprocal, solution: LevelSolution, value: float) -> FloatArr
     """Prices of the value rather than of θ: dρ = d reach / Σ λ_i |ℓ_i'(ρ)| at the ρ that was found."""
     if solution.prices is None or solution.cut is None:
         return None
-    room = np.maximum(value - rows.offset, 1e-300)
-    steepness = float((solution.cut.weight * rows.numerator / room**2).sum())
+    steepness = _steepness(rows, solution.cut, value)
     return solution.prices / steepness if steepness > 0 else None
+
+
+def _steepness(rows: Reciprocal, cut: Cut, value: float) -> float:
+    """By how much ``Σ λ_i ℓ_i(ρ)`` falls per unit of ρ at the value."""
+    room = np.maximum(value - rows.offset, 1e-300)
+    return float((cut.weight * rows.numerator / room**2).sum())
 
 
 def _no_throughput(rows: Reciprocal, base: FloatArray, cut: Cut | None) -> SolverError:

@@ -67,7 +67,8 @@ class Outcome:
     ``utility`` and ``bound`` (an upper bound, None if unknown) are in the sense of maximisation. ``prices``
     (rows of ``program``) is the change of the utility per unit of each row's active bound. ``ranking`` is the
     order of jobs of a priority objective, ``levels`` what each job was guaranteed by a level objective. ``proof`` is
-    the program whose optimality is that of the whole, None for objectives solved in stages or in closed form.
+    the program whose optimality is that of the whole, None where there is no such one: most objectives solved in stages
+    or in closed form.
     """
 
     x: FloatArray

@@ -14,11 +14,14 @@ from scipy.sparse import csc_array
 from bloxopt.formulations import (
     Capacity,
     EffectiveThroughput,
+    FinishTimeRatio,
     MaxMin,
     MaxSum,
+    MinMax,
     NormalizedThroughput,
     OneConfiguration,
     Policy,
+    RemainingTime,
     TenantQuota,
     TimeShare,
 )
@@ -26,15 +29,17 @@ from bloxopt.formulations.certificate import Proof, verify
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.formulations.standard_form import StandardForm
 from bloxopt.jobs import Job
+from bloxopt.solvers import solve
+from bloxopt.solvers.base import Capabilities, SolverOptions, SolverResult
 
 SOLVERS = ("highs", "cvxpy:clarabel", "ortools:glop", "ortools:pdlp")
 
 
-def _space(count: int = 10, tenants: int = 2) -> AllocationSpace:
+def _space(count: int = 10, tenants: int = 2, **state: object) -> AllocationSpace:
     jobs = [Job(job_id=f"j{k}", job_type=f"t{k % 3}", total_steps=1e5, tenant=f"u{k % tenants}") for k in range(count)]
     speed = {"V100": 4.0, "K80": 1.0}
     table = {(f"t{k}", kind, 1): rate * (1 + 0.3 * k) for k in range(3) for kind, rate in speed.items()}
-    return AllocationSpace.from_jobs(jobs, "2xV100+3xK80", table)
+    return AllocationSpace.from_jobs(jobs, "2xV100+3xK80", table, **state)
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
@@ -96,6 +101,44 @@ def test_the_binding_blocks_are_those_without_which_the_optimum_is_better() -> N
         assert ("TenantQuota" in with_quota.certificate.binding) == binds
         assert (without.objective > with_quota.objective + 1e-6) == binds
         assert "Capacity" in with_quota.certificate.binding
+
+
+@pytest.mark.parametrize("solver", ["highs", "cvxpy:clarabel", "ortools:glop"])
+@pytest.mark.parametrize("elapsed", [0.0, 1e4, 1e6])
+@pytest.mark.parametrize("expression", [RemainingTime(), FinishTimeRatio()], ids=["remaining time", "finish time"])
+def test_a_largest_time_that_several_level_programs_minimise_is_verified_by_the_prices_of_the_last(
+    solver: str, elapsed: float, expression
+) -> None:
+    space = _space(now=elapsed)
+    allocation = Policy(objective=MinMax(expression), solver=solver).allocate(space)
+    certificate = allocation.certificate
+    assert certificate.verification is not None
+    assert certificate.verification.verified
+    assert certificate.status == "optimal"
+    # What is verified is a program over the jobs' levels, in which nothing needs to be believed.
+    unpriced = verify(replace(allocation.proof, row_duals=np.zeros(allocation.proof.form.num_rows)))
+    assert not unpriced.verified
+
+
+class Halving:
+    """A solver that gives half of every share and calls it optimal."""
+
+    name = "halving"
+    capabilities = Capabilities(duals=True)
+
+    def solve(self, form, options: SolverOptions = SolverOptions(), warm_start=None) -> SolverResult:
+        best = solve(form, "highs")
+        return replace(best, x=0.5 * best.x, objective=0.5 * best.objective, bound=0.5 * best.objective)
+
+
+@pytest.mark.parametrize("expression", [RemainingTime(), FinishTimeRatio()], ids=["remaining time", "finish time"])
+def test_a_largest_time_that_is_not_the_least_is_not_verified(expression) -> None:
+    allocation = Policy(objective=MinMax(expression), solver=Halving()).allocate(_space())
+    best = Policy(objective=MinMax(expression), solver="highs").allocate(_space())
+    assert allocation.objective == pytest.approx(2 * best.objective, rel=1e-6)
+    assert not allocation.certificate.verification.verified
+    assert allocation.certificate.verification.duality_gap == pytest.approx(1.0, rel=0.5)
+    assert allocation.bound == pytest.approx(best.objective, rel=1e-6), "and what is possible is told"
 
 
 def test_of_an_integer_program_the_full_blocks_bind_and_nothing_is_verified_by_prices() -> None:

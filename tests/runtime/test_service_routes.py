@@ -140,6 +140,7 @@ ROUTES = {
     ("POST", "/v1/tokens"): "admin",
     ("POST", "/v1/tokens/00/revoke"): "admin",
     ("GET", "/v1/events"): "admin",
+    ("POST", "/v1/whatif"): "admin",
     ("GET", "/metrics"): "admin",
 }
 ALLOWED = {
@@ -152,6 +153,7 @@ BODIES = {
     "/v1/jobs": JOB | {"gpu_types": ["None"]},
     "/v1/jobs/batch": [JOB | {"gpu_types": ["None"]}],
     "/v1/tokens": {"role": "user", "subject": "eve"},
+    "/v1/whatif": {"policy": "las", "horizon": -1.0},
 }
 
 

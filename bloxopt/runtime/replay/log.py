@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from bloxopt.errors import CheckError, InputError, StoreError
 
-_PAGE = 2000
+_PAGE = 200
 """Events that are asked for at once."""
 
 _SQLITE = b"SQLite format 3\0"
@@ -149,9 +149,9 @@ def _from_scheduler(url: str, kinds: frozenset[str]) -> Iterator[LogEvent]:
     with People(url) as people:
         while True:
             page = people.get("/v1/events", after=after, limit=_PAGE, kind=sorted(kinds))
+            if not page:
+                return
             for found in page:
                 event = _checked(found, f"{url}, event {found.get('number')}")
                 after = event.number
                 yield event
-            if len(page) < _PAGE:
-                return

@@ -14,6 +14,9 @@ from bloxopt.runtime.store import TokenRecord
 
 router = APIRouter(responses=PROBLEMS)
 
+_PAGE_BYTES, _EVENTS_AT_ONCE = 4 * 2**20, 50
+"""Size from which a page of events is not made longer, and how many are read together: rounds can be large."""
+
 _YEARS = 100 * 366 * 86_400.0
 
 
@@ -77,7 +80,7 @@ def revoke_token(service: TheService, caller: Admin, token_id: Annotated[str, Pa
     return _view(service, record)
 
 
-@router.get("/v1/events", tags=["history"])
+@router.get("/v1/events", tags=["history"], response_model=list[EventView])
 def events(
     service: TheService,
     caller: Admin,
@@ -85,10 +88,24 @@ def events(
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
     subject: Annotated[Name | None, Query()] = None,
     kind: Annotated[list[str], Query(max_length=32)] = [],  # noqa: B006 - FastAPI copies it
-) -> list[EventView]:
-    """Everything that was observed and decided, in order, after the event of number ``after``."""
-    found = service.store.events(subject, after, limit, [text.replace("\0", "") for text in kind])
-    return [EventView(number=number, **event._asdict()) for number, event in found]
+) -> Response:
+    """Everything that was observed and decided, in order, after the event of number ``after``.
+
+    A page of some megabytes is not made longer: what follows it is asked for after its last event. The last page is
+    empty.
+    """
+    kinds = [text.replace("\0", "") for text in kind]
+    texts: list[str] = []
+    size, last = 0, after
+    while len(texts) < limit and size < _PAGE_BYTES:
+        wanted = min(_EVENTS_AT_ONCE, limit - len(texts))
+        found = service.store.events(subject, last, wanted, kinds)
+        for number, event in found:
+            texts.append(EventView(number=number, **event._asdict()).model_dump_json())
+            size, last = size + len(texts[-1]), number
+        if len(found) < wanted:
+            break
+    return Response(f"[{','.join(texts)}]", media_type="application/json")
 
 
 class Health(BaseModel):

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 _MOST_ITERATIONS = 500
 """Iterations, beside as many as there are new rows, after which beginning anew is faster ..."""
 
-_ITERATIONS_A_ROW = 0.5
-"""... in programs of fewer than a thousand rows; in larger ones, this times the number of rows."""
+_ITERATIONS_A_ROW = 0.125
+"""... in programs of fewer than 4,000 rows; in larger ones, this times the number of rows."""
 
 _DEVEX = 1
 """HiGHS's number of a pricing rule that needs no weights to begin with: steepest edge would first compute one a row."""

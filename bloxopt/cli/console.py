@@ -6,9 +6,11 @@ import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
@@ -53,34 +55,64 @@ def print_table(
     folded; or, given ``at_least``, columns are left out from the end down to that many. Returns those left out.
     """
     names = list(columns) if columns is not None else list(rows[0]) if rows else []
-    left_out: list[str] = []
-    table = _table(rows, names, set(numeric))
-    if _is_terminal() and at_least is not None:
-        unbounded, width = Console(width=_PIPED_WIDTH), Console().width
-        while len(names) > at_least and unbounded.measure(table).maximum > width:
-            left_out.insert(0, names.pop())
-            table = _table(rows, names, set(numeric))
-    _print(table, title)
-    return left_out
+    right = set(numeric)
+    if not _is_terminal():
+        if title:
+            print(title)
+        sys.stdout.writelines(f"{line}\n" for line in _lines(rows, names, right))
+        return []
+    kept = names if at_least is None else _fitting(rows, names, at_least, Console().width)
+    _print(_table(rows, kept, right), title)
+    return names[len(kept) :]
+
+
+def _fitting(rows: Sequence[Mapping[str, Any]], names: list[str], at_least: int, width: int) -> list[str]:
+    """The columns, less the last ones for which there is no room."""
+    # A blank, a line and a blank between columns, and a blank at each edge.
+    ends = list(accumulate(_width(rows, name) + 3 for name in names))
+    return names[: max(sum(end - 1 <= width for end in ends), at_least)]
+
+
+def _lines(rows: Sequence[Mapping[str, Any]], names: Sequence[str], right: set[str]) -> Iterator[str]:
+    """Rows one a line, in columns two blanks apart, without blanks at their ends."""
+    columns = []
+    for name in names:
+        texts = [name.replace("_", " "), *(" ".join(_cell(row.get(name)).split("\n")) for row in rows)]
+        widths = list(map(cell_len, texts))
+        most = max(widths)
+        blanks = [" " * (most - width) for width in widths]
+        columns.append([b + t if name in right else t + b for t, b in zip(texts, blanks, strict=True)])
+    return ("  ".join(line).rstrip() for line in zip(*columns, strict=True))
+
+
+def _width(rows: Sequence[Mapping[str, Any]], name: str) -> int:
+    """Of a column on a terminal: its widest cell, or line of its heading."""
+    cells = [cell_len(_cell(row.get(name))) for row in rows]
+    return max([*cells, *map(len, _heading(name, max([10, *cells])))])
+
+
+def _heading(name: str, width: int) -> list[str]:
+    """On several lines, so that a long heading does not widen a column of short numbers."""
+    return textwrap.wrap(name.replace("_", " "), width, break_long_words=False)
 
 
 def _table(rows: Sequence[Mapping[str, Any]], names: Sequence[str], right: set[str]) -> Table:
     table = Table(box=box.SIMPLE_HEAD if _is_terminal() else None, pad_edge=False)
     for name in names:
         cells = [_cell(row.get(name)) for row in rows]
-        heading = name.replace("_", " ")
-        if _is_terminal():
-            # On several lines, so that a long heading does not widen a column of short numbers.
-            heading = "\n".join(textwrap.wrap(heading, max([10, *map(len, cells)]), break_long_words=False))
+        heading = "\n".join(_heading(name, max([10, *map(len, cells)]))) if _is_terminal() else name.replace("_", " ")
         table.add_column(heading, justify="right" if name in right else "left", overflow="fold")
     for row in rows:
         table.add_row(*(_cell(row.get(name)) for name in names))
     return table
 
 
-def table_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], numeric: Iterable[str] = ()) -> Table:
-    """Rows as a table that is not printed yet."""
-    return _table(rows, columns, set(numeric))
+def lines_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], numeric: Iterable[str], width: int) -> Table:
+    """Rows as a table of one line each, not printed yet, with as many of the first columns as fit into ``width``."""
+    table = _table(rows, _fitting(rows, list(columns), 1, width), set(numeric))
+    for column in table.columns:
+        column.no_wrap, column.overflow = True, "ellipsis"
+    return table
 
 
 def print_pairs(pairs: Iterable[tuple[str, str]], title: str = "") -> None:
@@ -99,7 +131,7 @@ def print_facts(pairs: Iterable[tuple[str, str]], title: str = "") -> None:
     table.add_column()
     table.add_column(overflow="fold")
     for name, value in pairs:
-        table.add_row(name, value)
+        table.add_row(name, plain(value))
     _print(table, title)
 
 
@@ -148,8 +180,17 @@ def _cell(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, (list, tuple)):
-        return "; ".join(str(entry) for entry in value)
-    return str(value)
+        return plain("; ".join(str(entry) for entry in value))
+    return plain(str(value))
+
+
+def plain(text: str) -> str:
+    """A text that no terminal obeys: characters that are not shown are written out, as ``\\x1b``; lines stay."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() or each == "\n" else each.encode("unicode_escape").decode() for each in text
+    )
 
 
 def _is_terminal() -> bool:

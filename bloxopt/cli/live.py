@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,8 +14,11 @@ import typer
 from bloxopt.cli import console
 from bloxopt.cli.options import JsonOption
 from bloxopt.errors import InputError
+from bloxopt.wording import counted
 
 if TYPE_CHECKING:
+    from rich.console import Console, Group
+
     from bloxopt.runtime.people import People
 
 SchedulerOption = Annotated[
@@ -23,8 +28,19 @@ SchedulerOption = Annotated[
 JobArgument = Annotated[str, typer.Argument(help="Id of the job.")]
 NodeArgument = Annotated[str, typer.Argument(help="Name of the node.")]
 
-_JOB_COLUMNS = ["job_id", "user", "name", "gpus", "status", "reason", "waited_or_ran", "steps", "on"]
+# On a narrow terminal the last ones are left out.
+_JOB_COLUMNS = ["job_id", "status", "gpus", "user", "name", "waited_or_ran", "reason", "steps", "on"]
 _NODE_COLUMNS = ["name", "state", "gpus", "in_use", "gpu_types", "utilisation", "last_heartbeat", "message"]
+_FEWEST_COLUMNS = 2
+_FEW = 100
+"""Jobs that are shown if nobody asks for more."""
+_ROOM_FOR_JOBS = 15
+"""Lines that jobs have on a terminal at least, if it has twice as many, whatever the number of nodes."""
+_AROUND = 13
+"""Lines of ``top`` that are no nodes and no jobs."""
+_EVENTS = 1000
+"""Events that are asked for at once."""
+_NOTHING: tuple[Any, ...] = (None, "", [], {})
 
 
 def connected(scheduler: str | None, timeout: float = 30.0) -> People:
@@ -99,7 +115,7 @@ def submit(
 def queue(
     all_jobs: Annotated[bool, typer.Option("--all", "-a", help="Those that are over, too.")] = False,
     user: Annotated[str | None, typer.Option(help="Of one user (admins).")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = _FEW,
     scheduler: SchedulerOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -110,7 +126,10 @@ def queue(
         console.print_json(jobs)
     elif jobs:
         console.print_table(
-            [_job_row(job) for job in jobs], columns=_JOB_COLUMNS, numeric=["gpus", "steps"], at_least=5
+            [_job_row(job) for job in jobs],
+            columns=_JOB_COLUMNS,
+            numeric=["gpus", "steps"],
+            at_least=_FEWEST_COLUMNS,
         )
     else:
         console.note("no jobs")
@@ -175,7 +194,12 @@ def nodes(scheduler: SchedulerOption = None, json: JsonOption = False) -> None:
     if json:
         console.print_json(views)
     elif views:
-        console.print_table([_node_row(view) for view in views], columns=_NODE_COLUMNS, numeric=["gpus", "in_use"])
+        console.print_table(
+            [_node_row(view) for view in views],
+            columns=_NODE_COLUMNS,
+            numeric=["gpus", "in_use"],
+            at_least=_FEWEST_COLUMNS,
+        )
     else:
         console.note("no nodes: start agents with bloxopt agent")
 
@@ -202,13 +226,25 @@ def history(
 ) -> None:
     """Print what happened, in order."""
     with connected(scheduler) as people:
-        events = people.get(path("jobs", job, "history") if job else "/v1/events")
-    if json:
-        console.print_json(events)
-        return
-    for event in events:
-        about = ", ".join(f"{key} {value}" for key, value in event["data"].items() if value not in (None, "", [], {}))
-        print(f"{_clock(event['time'])}  {event['kind']:22} {event['subject']:22} {about}"[:200].rstrip())
+        pages = _events(people, path("jobs", job, "history") if job else "/v1/events")
+        if json:
+            console.print_json([event for page in pages for event in page])
+            return
+        for page in pages:
+            for event in page:
+                about = ", ".join(f"{key} {value}" for key, value in event["data"].items() if value not in _NOTHING)
+                line = f"{_clock(event['time'])}  {event['kind']:22} {event['subject']:22} {about}"
+                print(console.plain(line)[:200].rstrip())
+
+
+def _events(people: People, address: str) -> Iterator[list[dict[str, Any]]]:
+    """All events there, page by page."""
+    after = 0
+    while page := people.get(address, after=after, limit=_EVENTS):
+        yield page
+        if len(page) < _EVENTS:
+            return
+        after = page[-1]["number"]
 
 
 def top(
@@ -216,28 +252,42 @@ def top(
     scheduler: SchedulerOption = None,
 ) -> None:
     """Watch nodes and jobs; Ctrl-C ends it. In a pipe: one look."""
-    from rich.console import Group
     from rich.live import Live
 
     with connected(scheduler) as people:
-
-        def look() -> Group:
-            views = people.get("/v1/nodes")
-            jobs = _listed(people, False, None, 40)
-            return Group(
-                console.table_of([_node_row(view) for view in views], _NODE_COLUMNS, ["gpus", "in_use"]),
-                console.table_of([_job_row(job) for job in jobs], _JOB_COLUMNS, ["gpus", "steps"]),
-            )
-
         if not sys.stdout.isatty():
-            from rich.console import Console
-
-            Console(width=200).print(look())
+            nodes, jobs = people.get("/v1/nodes"), _listed(people, False, None, _FEW)
+            console.print_table([_node_row(view) for view in nodes], columns=_NODE_COLUMNS, numeric=["gpus", "in_use"])
+            print()
+            console.print_table([_job_row(job) for job in jobs], columns=_JOB_COLUMNS, numeric=["gpus", "steps"])
             return
-        with Live(look(), refresh_per_second=4) as live:
+        from rich.console import Console
+
+        screen = Console(highlight=False, markup=False)
+        with Live(_view(people, screen), console=screen, refresh_per_second=4) as live:
             while True:
                 time.sleep(interval)
-                live.update(look())
+                live.update(_view(people, screen))
+
+
+def _view(people: People, screen: Console) -> Group:
+    """Nodes and jobs, as many as there is room for: nodes that need somebody come first."""
+    from rich.console import Group
+
+    views = people.get("/v1/nodes")
+    states = Counter(view["state"] for view in views)
+    gpus, used = sum(len(view["gpus"]) for view in views), sum(view["gpus_in_use"] for view in views)
+    head = f"{counted(len(views), 'node')} ({', '.join(f'{count} {state}' for state, count in states.items())})"
+    room = max(screen.height - _AROUND, 2)
+    views.sort(key=lambda view: (view["state"] == "up", -view["gpus_in_use"]))
+    shown = views[: max(room - min(room // 2, _ROOM_FOR_JOBS), 1)]
+    jobs = _listed(people, False, None, max(room - len(shown), 1))
+    return Group(
+        f"{head}, {used} of {counted(gpus, 'GPU')} in use" if views else "no nodes: start agents with bloxopt agent",
+        console.lines_of([_node_row(view) for view in shown], _NODE_COLUMNS, ["gpus", "in_use"], screen.width),
+        f"… and {len(views) - len(shown)} more" if len(views) > len(shown) else "",
+        console.lines_of([_job_row(job) for job in jobs], _JOB_COLUMNS, ["gpus", "steps"], screen.width),
+    )
 
 
 def _listed(people: People, all_jobs: bool, user: str | None, limit: int) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ import gc
 import threading
 
 _YOUNG = (50_000, 20, 1_000_000)
-"""Objects after which the youngest are looked through, how often until those next to them are, and never all of them."""
+"""Objects after which the youngest are looked through, how often until those next to them are, and all: never."""
 
 _ALL_EVERY = 900.0
 """Seconds between two times that all are looked through. Nearly everything is freed without, when nobody has it."""

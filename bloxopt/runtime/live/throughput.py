@@ -110,13 +110,24 @@ class LearnedThroughput:
 
     def _correct(self, rates: FloatArray, jobs: JobTable, names: list[str], num_gpus: IntArray) -> None:
         """Put what was measured in place of estimates."""
-        kinds = jobs.job_type_names.tolist()
-        for row, job_id in enumerate(jobs.job_id.tolist()):
-            known = self._measured.get(_kind(job_id, kinds[row]))
-            if known:
-                count = int(num_gpus[row])
-                for column, name in enumerate(names):
-                    rates[row, column] = _rate(known, name, count, float(rates[row, column]) / count)
+        order = np.argsort(jobs.job_type, kind="stable")
+        ends = np.searchsorted(jobs.job_type[order], np.arange(len(jobs.job_types)), side="right").tolist()
+        for kind, begin, end in zip(jobs.job_types, [0, *ends], ends, strict=False):
+            rows = order[begin:end]
+            if kind != UNNAMED:
+                # What is known holds for all of its jobs on as many GPUs.
+                if known := self._measured.get(kind):
+                    counts = num_gpus[rows]
+                    for count in np.unique(counts).tolist():
+                        same = rows[counts == count]
+                        for column, name in enumerate(names):
+                            rates[same, column] = _rate(known, name, count, rates[same, column] / count)
+                continue
+            for row in rows.tolist():
+                if known := self._measured.get(_kind(jobs.job_id[row], kind)):
+                    count = int(num_gpus[row])
+                    for column, name in enumerate(names):
+                        rates[row, column] = _rate(known, name, count, rates[row, column] / count)
 
 
 def _kind(job_id: str, job_type: str) -> str:
@@ -124,8 +135,10 @@ def _kind(job_id: str, job_type: str) -> str:
     return f"job {job_id}" if job_type == UNNAMED else job_type
 
 
-def _rate(known: Mapping[tuple[str, int], float], gpu_type: str, count: int, estimate: float) -> float:
-    """Steps/s from the nearest that was measured; ``estimate`` is the user's, a GPU."""
+def _rate(
+    known: Mapping[tuple[str, int], float], gpu_type: str, count: int, estimate: FloatArray
+) -> float | FloatArray:
+    """Steps/s of some jobs from the nearest that was measured; ``estimate`` is what their users said, a GPU."""
     exact = known.get((gpu_type, count))
     if exact is not None:
         return exact
@@ -134,5 +147,5 @@ def _rate(known: Mapping[tuple[str, int], float], gpu_type: str, count: int, est
         _, measured, rate = min(same)
         return rate * count / measured
     # Elsewhere only how far the estimate was off is known.
-    off = float(np.mean([rate / (measured * estimate) for (_, measured), rate in known.items()]))
-    return estimate * count * off
+    off = np.mean([rate / (measured * estimate) for (_, measured), rate in known.items()], axis=0)
+    return np.asarray(estimate * count * off)

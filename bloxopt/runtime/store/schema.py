@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 MIGRATIONS: dict[int, tuple[str, ...]] = {
     2: ("ALTER TABLE tokens ADD COLUMN last_used_at DOUBLE PRECISION",),
+    3: (
+        "DROP INDEX IF EXISTS ix_jobs_user",
+        "DROP INDEX IF EXISTS ix_jobs_status",
+        'CREATE INDEX jobs_of_user ON jobs ("user", submitted_at)',
+        "CREATE INDEX jobs_by_status ON jobs (status, submitted_at)",
+    ),
 }
 """Statements that make a schema of each version from the one before: the same for SQLite and PostgreSQL."""
 
@@ -41,11 +47,11 @@ jobs = sa.Table(
     "jobs",
     metadata,
     sa.Column("job_id", sa.String(63), primary_key=True),
-    sa.Column("user", sa.String(63), nullable=False, index=True),
+    sa.Column("user", sa.String(63), nullable=False),
     sa.Column("spec", sa.JSON, nullable=False),
     sa.Column("submitted_at", sa.Double, nullable=False, index=True),
     sa.Column("submission_key", sa.String(160), unique=True),
-    sa.Column("status", sa.String(16), nullable=False, index=True),
+    sa.Column("status", sa.String(16), nullable=False),
     sa.Column("reason", sa.Text, nullable=False),
     sa.Column("admitted_at", sa.Double),
     sa.Column("started_at", sa.Double),
@@ -60,6 +66,9 @@ jobs = sa.Table(
     sa.Column("attained_seconds", sa.Double, nullable=False),
     sa.Column("attained_service", sa.Double, nullable=False),
     sa.Column("exit_code", sa.Integer),
+    # Pages of jobs go from the latest on.
+    sa.Index("jobs_of_user", "user", "submitted_at"),
+    sa.Index("jobs_by_status", "status", "submitted_at"),
 )
 
 runs = sa.Table(

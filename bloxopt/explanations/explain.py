@@ -9,7 +9,7 @@ import numpy as np
 
 from bloxopt.errors import InputError
 from bloxopt.explanations.reasons import Explanation, Reason, Remedy
-from bloxopt.explanations.remedies import more_gpus, new_plan, runs_with, without_block
+from bloxopt.explanations.remedies import decided_with, more_gpus, new_plan, runs_with, without_block
 from bloxopt.formulations.constraints.base import name_blocks
 from bloxopt.placement.feasibility import gang_by_type, usable_gpus
 from bloxopt.placement.rules import Rules, allowed_nodes
@@ -105,7 +105,7 @@ def _refused(case: _Case, answer: Explanation) -> Explanation | None:
 
 def _waiting(case: _Case, answer: Explanation) -> Explanation:
     """The first of the reasons that holds, from those that nothing gets around to those that are a matter of order."""
-    for ask in (_nodes_down, _no_plan, _limit, _restart, _deadline, _no_place, _order):
+    for ask in (_nodes_down, _no_plan, _limit, _restart, _deadline, _no_place, _limit_of_plan, _order):
         found = ask(case, answer)
         if found is not None:
             break
@@ -134,11 +134,8 @@ def _nodes_down(case: _Case, answer: Explanation) -> Explanation | None:
 
 def _limit(case: _Case, answer: Explanation) -> Explanation | None:
     """An upper limit of the round without which it would run."""
-    policy, space = case.twin.policy, case.made.space
-    for name, block in name_blocks(policy.blocks).items():
-        if not block.limits_rounds or not list(block.round_limits(space)):
-            continue
-        if runs_with(case.scheduler, case.state, case.row, policy=without_block(policy, name)):
+    for name in _limits(case):
+        if runs_with(case.scheduler, case.state, case.row, policy=without_block(case.twin.policy, name)):
             remedy = Remedy("limit", name, 1.0, f"without {name} it would run now")
             return replace(
                 answer,
@@ -148,6 +145,28 @@ def _limit(case: _Case, answer: Explanation) -> Explanation | None:
                 remedies=(remedy,),
             )
     return None
+
+
+def _limit_of_plan(case: _Case, answer: Explanation) -> Explanation | None:
+    """An upper limit without which the plan would have it run, though it would still find no place."""
+    plan = case.twin.plan
+    if plan is None or plan.share[plan.row == case.row].any():
+        return None
+    for name in _limits(case):
+        made = decided_with(case.scheduler, case.state, policy=without_block(case.twin.policy, name))
+        if made is None or made.allocation is None:
+            continue
+        mine = made.space.index[made.space.job] == case.row
+        if made.allocation.x[mine].sum() > _ROUNDING:
+            detail = f"{name} has no room for it now, and without {name} it would find no place among the others"
+            return replace(answer, reason=Reason.LIMIT, detail=detail, blocks=(name,))
+    return None
+
+
+def _limits(case: _Case) -> list[str]:
+    """Names of the blocks with upper limits that hold in every round."""
+    blocks = name_blocks(case.twin.policy.blocks)
+    return [name for name, block in blocks.items() if block.limits_rounds and list(block.round_limits(case.made.space))]
 
 
 def _restart(case: _Case, answer: Explanation) -> Explanation | None:
@@ -256,12 +275,15 @@ def _order(case: _Case, answer: Explanation) -> Explanation:
             f"{ahead} waiting job{'s are' if ahead > 1 else ' is'} before it in the order of {case.twin.policy.name}"
         )
         return replace(answer, reason=Reason.LOWER_PRIORITY, detail=detail, ahead=ahead)
-    if ahead == 0:
+    if ahead == 0 and all(free[kind] < need - _ROUNDING for kind in kinds):
         detail = f"it is the first that waits and needs {need:g} GPUs: {room}"
         return replace(answer, reason=Reason.CAPACITY, detail=detail, ahead=0, blocks=names)
     if share > _ROUNDING:
         detail = f"the plan gives it {share:.0%} of the time, and others are further behind their shares: {room}"
         return replace(answer, reason=Reason.ITS_TURN_LATER, detail=detail, blocks=names)
+    if ahead == 0:
+        detail = f"the plan of {case.twin.policy.name} has nothing for it now: {room}"
+        return replace(answer, reason=Reason.LOWER_PRIORITY, detail=detail, ahead=0, blocks=names)
     detail = f"{case.twin.policy.name} gives the GPUs that it could use to jobs that are worth more to it: {room}"
     return replace(answer, reason=Reason.LOWER_PRIORITY, detail=detail, blocks=names)
 

@@ -169,6 +169,23 @@ def test_a_quota_without_room_is_named_and_without_it_the_job_runs() -> None:
     assert _start(jobs, "8xV100", without, "j2") == 0.0
 
 
+def test_a_quota_is_named_also_where_there_would_be_no_place_without_it() -> None:
+    # The plan counts the four GPUs that are tainted, so the quota alone keeps the second job out of it; without the
+    # quota it would still find nothing free on the one node that it may use.
+    nodes = (
+        Node(name="b", gpu_type="V100", num_gpus=4),
+        Node(name="b-tainted", gpu_type="V100", num_gpus=4, taints=("hot",)),
+    )
+    jobs = _jobs(4, 4, tenant="vision")
+    policy = get_policy("fifo", constraints=[Capacity(), TimeShare(), TenantQuota({"vision": 4})])
+    answer = _explained(jobs, Cluster(nodes), policy, "j1")
+    assert (answer.reason, answer.blocks) == (Reason.LIMIT, ("TenantQuota",))
+    assert answer.detail.endswith("without TenantQuota it would find no place among the others")
+    assert not [remedy for remedy in answer.remedies if remedy.kind == "limit"]
+    without = get_policy("fifo", constraints=[Capacity(), TimeShare()])
+    assert _start(jobs, Cluster(nodes), without, "j1") > 0.0
+
+
 def test_nodes_that_are_down_are_said_to_be_down() -> None:
     outages = [Outage("node-1", 0.0, 5000.0)]
     answer = _explained(_jobs(8), "2x4xV100", "fifo", "j0", failures=outages)

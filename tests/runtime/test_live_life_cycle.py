@@ -249,6 +249,18 @@ def test_draining_moves_the_jobs_of_a_node(small: Small) -> None:
     assert small.start(job, a=[0])
 
 
+def test_only_what_an_agent_was_told_of_can_be_preempted(small: Small) -> None:
+    job = small.submit(1000.0)
+    small.start(job, a=[0])
+    small.pass_by(3)
+    small.live.drain("a", True, "root")
+    # It starts elsewhere when it has left, but that is drained by then.
+    assert small.start(job, b=[0])
+    small.live.drain("b", True, "root")
+    small.pass_by(5)
+    assert (small.job(job).status, small.job(job).attempt, small.job(job).preemptions) == (JobStatus.PENDING, 2, 1)
+
+
 def test_a_cancelled_job_ends_cancelled_and_stays_so(small: Small) -> None:
     waiting, running = small.submit(), small.submit(1000.0)
     small.start(running, a=[0])

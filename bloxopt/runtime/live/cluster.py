@@ -65,8 +65,7 @@ class LiveCluster(Attempts):
                     for run in list(self._on_node[name].values()):
                         job = self.jobs[run.job_id]
                         if self.is_wanted(run):
-                            job.preemptions += 1
-                            self.stop(job, f"node {name} is drained")
+                            self.preempt(job, f"node {name} is drained", news=True)
                 self.observe_states()
                 self.changed()
             return node
@@ -86,10 +85,11 @@ class LiveCluster(Attempts):
         self.save_job(job)
         self.touched.add(job.job_id)
 
-    def preempt(self, job: JobRecord) -> None:
-        """Within a change: the job gives up its GPUs, and waits."""
-        job.preemptions += 1
-        self.stop(job, "preempted: others come first for now", news=False)
+    def preempt(self, job: JobRecord, reason: str = "preempted: others come first for now", news: bool = False) -> None:
+        """Within a change: the job gives up its GPUs, and waits. No preemption is counted where no agent was told of
+        the attempt: nothing has run."""
+        job.preemptions += any(run.told for run in self.runs_of(job))
+        self.stop(job, reason, news=news)
 
     # -- time ----------------------------------------------------------------------------------------------------------
 

@@ -81,9 +81,9 @@ def _rows(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
     if any(futures):
         rows += [
             (f"finished within {answer['horizon'] / 3600:g} h", [_finished(future) for future in futures]),
-            ("average completion (h)", [_hours(future.get("average_completion")) for future in futures]),
-            ("longest completion (h)", [_hours(future.get("longest_completion")) for future in futures]),
-            ("all done in (h)", [_hours(future.get("makespan")) for future in futures]),
+            ("average completion (h)", [_hours(future, "average_completion") for future in futures]),
+            ("longest completion (h)", [_hours(future, "longest_completion") for future in futures]),
+            ("all done in (h)", [_hours(future, "makespan") for future in futures]),
             ("worst finish-time ratio", [_number(future.get("worst_finish_time_ratio")) for future in futures]),
             ("preemptions", [future.get("preemptions") for future in futures]),
             ("looked ahead", [_looked(future) for future in futures]),
@@ -121,8 +121,12 @@ def _number(value: float | None) -> str | None:
     return None if value is None else f"{value:.4g}"
 
 
-def _hours(seconds: float | None) -> str | None:
-    return None if seconds is None else f"{seconds / 3600:.3f}"
+def _hours(future: Mapping[str, Any], key: str) -> str | None:
+    """Hours, at least: of jobs that were not done by the end of the look ahead only what is left of them is known."""
+    seconds = future.get(key)
+    if seconds is None:
+        return None
+    return f"{'' if future['finished'] == future['jobs'] else '≥ '}{seconds / 3600:.3f}"
 
 
 def _job_row(job: Mapping[str, Any]) -> dict[str, Any]:

@@ -241,6 +241,8 @@ def _future(make: Make, horizon: float, seconds: float) -> Future:
             error = str(failure)
             break
         rounds += 1
+    if not at_hand.any():
+        return Future(0, 0, None, None, None, None, 0, rounds, backend.now - before.now, cut, error)
     finish = expected_finishes(backend)
     known = at_hand & np.isfinite(finish)
     completion = (finish - backend.catalog.table.arrival)[known]

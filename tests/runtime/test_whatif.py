@@ -192,6 +192,18 @@ def test_looking_ahead_ends_when_its_time_is_up(tmp_path: Path) -> None:
     asked.world.kill()
 
 
+def test_an_idle_cluster_has_no_future(tmp_path: Path) -> None:
+    asked = Asked(tmp_path)
+    asked.world.add("a", 4)
+    asked.world.beat()
+    asked.world.rounds(1)
+    found = asked.ask(policy="las").json()
+    assert found["jobs"] == []
+    assert found["alternative"]["future"]["jobs"] == 0
+    assert found["alternative"]["decision"]["gpus_up"] == 4
+    asked.world.kill()
+
+
 def test_before_the_first_round_there_is_nothing_to_compare(tmp_path: Path) -> None:
     asked = Asked(tmp_path)
     answer = asked.ask(policy="las")

@@ -86,7 +86,13 @@ def prepare(solver: Any) -> None:
 
 
 def step_back() -> None:
-    """Let this process give way: to the one that waits for it with a deadline, and where memory runs out."""
+    """Let this process give way: to the one that waits for it with a deadline, and where memory runs out.
+
+    It gets a session of its own here, to be killed with all that it starts, and not from the beginning: sessions share
+    the processors, and until the program is loaded, the one that waits with a deadline waits for it.
+    """
+    with contextlib.suppress(OSError):  # run by hand, it may lead a group already
+        os.setsid()
     os.nice(_NICENESS)
     with contextlib.suppress(OSError):  # Linux only
         Path("/proc/self/oom_score_adj").write_text("1000")

@@ -43,7 +43,6 @@ class Worker:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                start_new_session=True,
                 env=_environment(),
             )
         except BaseException:
@@ -143,6 +142,7 @@ class Worker:
         """End the process at once, whatever it does, and those that it started; does not wait until it is gone."""
         with contextlib.suppress(OSError):
             os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.kill()  # one that has just been started is in no group of its own yet
         self._connection.close()
 
     def wait(self, timeout: float | None = None) -> int | None:

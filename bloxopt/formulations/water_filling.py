@@ -154,7 +154,8 @@ class CommonLevel:
 def fill(session: Session, rows: Affine, profile: Profile) -> Outcome:
     """Raise the rows along a profile; rows that are full, or that nothing can raise any more, stay as they are.
 
-    ``rows`` are of one sign, ≥ 0. The value is the smallest row's.
+    ``rows`` are of one sign, ≥ 0. The value is the smallest row's. Each stage is looked for first where it ended in the
+    allocation before, if the session knows that.
     """
     most = cap = np.maximum(rows.limits(session.exclusive_job)[1], 0.0)
     program = LevelProgram(session, rows, "WaterFilling", duals=True)
@@ -174,6 +175,7 @@ def fill(session: Session, rows: Affine, profile: Profile) -> Outcome:
         for cut in cuts:
             if _says_enough(cut, np.where(fixed, level, cap), fixed):
                 height = min(height, profile.highest(cut, held))
+        ceiling = height
         last = session.recall(f"{program.name} {program.stage}") or 0.0
         above = [last * factor for factor in _ABOVE_LAST if profile.bottom < last * factor < height]
         height, *above = [*above, height]
@@ -187,7 +189,7 @@ def fill(session: Session, rows: Affine, profile: Profile) -> Outcome:
                 solution = program.solve(target, fixed, np.minimum(profile.floor * (1.0 - slack), target))
             except (InfeasibleError, SolverError):
                 if solution is not None and session.out_of_time:
-                    complete = False
+                    height, complete = max(height, ceiling), False
                     break
                 if solution is None or slack > _HELD_FAR_BELOW:
                     raise
@@ -209,6 +211,7 @@ def fill(session: Session, rows: Affine, profile: Profile) -> Outcome:
                 missed, above = min(missed, height), []
             # The cut bounds the level from above wherever it was made, also at a height that was too low.
             following = min(top, profile.highest(solution.cut, held))
+            ceiling = min(ceiling, following)
             if following - profile.bottom <= _SAME_LEVEL * following:
                 # Nothing can be raised from here: the program's optimum is the floor itself.
                 height, on_profile = profile.bottom, True
@@ -219,7 +222,7 @@ def fill(session: Session, rows: Affine, profile: Profile) -> Outcome:
                 break
             height = following
             if session.out_of_time:
-                complete = False
+                height, complete = max(height, ceiling), False
                 break
         assert solution is not None
         if program.stage and height <= reached * _SAME_STAGE:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import hypothesis.strategies as st
 import numpy as np
 import pytest
@@ -21,8 +23,8 @@ from bloxopt.formulations.policies import get_policy
 from bloxopt.formulations.resuming import Resolver
 from bloxopt.formulations.space import ConfigurationCatalog
 from bloxopt.jobs import JobTable
-from bloxopt.solvers import prices
-from bloxopt.solvers.base import SolverOptions
+from bloxopt.solvers import get_solver, prices
+from bloxopt.solvers.base import Capabilities, SolverOptions
 from bloxopt.state import JobLedger
 
 KINDS = ("v100", "p100", "k80")
@@ -160,6 +162,38 @@ def test_every_level_of_water_filling_is_that_of_a_solve_from_nothing(
         assert cold.levels is not None
         assert warm.levels is not None
         assert np.sort(warm.levels) == pytest.approx(np.sort(cold.levels), rel=1e-4, abs=1e-7), event
+
+
+class Slow:
+    """HiGHS, after a while."""
+
+    name = "slow"
+    capabilities = Capabilities(duals=True, time_limit=True, incremental=True)
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def solve(self, form, options=SolverOptions(), warm_start=None, start=None):
+        time.sleep(self.seconds)
+        return get_solver("highs").solve(form, SolverOptions(), warm_start, start)
+
+
+@pytest.mark.parametrize("solves", [1, 2, 3])
+def test_a_bound_holds_where_time_ran_out_while_a_stage_was_looked_for_too_low(solves: int) -> None:
+    state, resolver, solver = Cluster(6, elastic=False), Resolver(least_entries=0), Slow()
+    policy = get_policy("water_filling_max_min_fairness")
+    state.failure()
+    for _ in range(2):
+        policy.allocate(state.space, solver=solver, resume=resolver)
+    state.repair()
+    best = policy.allocate(state.space, solver="highs").objective
+    solver.seconds = 0.2
+    limit = SolverOptions(time_limit=0.2 * solves - 0.1)
+    late = policy.allocate(state.space, solver=solver, options=limit, resume=resolver)
+    assert late.termination == "feasible"
+    assert late.objective <= best * (1 + 1e-9)
+    assert late.bound >= best * (1 - 1e-9)
+    late.check(1e-6)
 
 
 def test_a_round_in_which_nothing_changes_takes_the_fewest_solves() -> None:

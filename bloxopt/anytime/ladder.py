@@ -125,7 +125,7 @@ class Ladder:
                 failures.append(f"{rung}: no time left")
                 break
             until = now + max((end - now) * _WAIT_PART, left + GRACE_SECONDS)
-            punctual = _Punctual(self._watch(name), until, last_rungs.prepare)
+            punctual = _Punctual(self._watch(name), self._watch(_SECOND_SOLVERS[0]), until, last_rungs.prepare)
             try:
                 allocation = policy.allocate(space, punctual, replace(limits, time_limit=_within(left, limits)), resume)
             except (SolverError, CheckError, InfeasibleError, UnboundedError) as error:
@@ -145,9 +145,13 @@ class Ladder:
 
 @dataclass(frozen=True, eq=False)
 class _Punctual:
-    """A watched solver for one round: it is asked nothing after ``until``, and ``meanwhile`` is done while it works."""
+    """A watched solver for one round: it is asked nothing after ``until``, and ``meanwhile`` is done while it works.
+
+    ``other`` is asked for what this one cannot decide when it is about why there is no solution.
+    """
 
     watched: Watched
+    other: Watched
     until: float
     meanwhile: Callable[[], None]
 
@@ -158,6 +162,10 @@ class _Punctual:
     @property
     def capabilities(self) -> Capabilities:
         return self.watched.capabilities
+
+    @property
+    def deciding(self) -> Solver:
+        return replace(self, watched=self.other)
 
     def solve(
         self,

@@ -103,7 +103,9 @@ def infeasibility(
     :class:`Diagnosis`, with more solves, each of which has all the time that ``options`` allow.
     """
     sides = _Sides.of(program, blocks)
-    relaxation, duals = _least_relaxation(sides, _decided_by(_asking(solver, left), left))
+    # A solver that must not hold up this process brings one to decide instead that does not either.
+    deciding = getattr(solver, "deciding", None)
+    relaxation, duals = _least_relaxation(sides, _decided_by(_asking(solver, left), left, deciding))
     names = list(dict.fromkeys(family.name for family in program.families))
     head = _nothing_satisfies([])
     if names:
@@ -152,9 +154,13 @@ def _asking(solver: Solver, options: Callable[[], SolverOptions]) -> Run:
     return run
 
 
-def _decided_by(run: Run, options: Callable[[], SolverOptions]) -> Run:
-    """``run``, and HiGHS for programs that this cannot take (continuous slack of an integer program) or decide."""
+def _decided_by(run: Run, options: Callable[[], SolverOptions], deciding: Solver | None = None) -> Run:
+    """``run``, and ``deciding`` (None: HiGHS) for programs that this cannot take or decide.
+
+    Such as those with continuous slack of an integer program.
+    """
     decided = (Termination.OPTIMAL, Termination.INFEASIBLE)
+    deciding = get_solver("highs") if deciding is None else deciding
 
     def answer(form: StandardForm) -> SolverResult:
         first: SolverResult | None = None
@@ -162,11 +168,11 @@ def _decided_by(run: Run, options: Callable[[], SolverOptions]) -> Run:
             first = run(form)
             if first.termination in decided:
                 return first
-            second = get_solver("highs").solve(form, options())
+            second = deciding.solve(form, options())
         except BloxoptError:
             if first is not None:
                 return first
-            second = get_solver("highs").solve(form, options())
+            second = deciding.solve(form, options())
         return second if first is None or second.termination in decided else first
 
     return answer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import socket
+import sys
 from pathlib import Path
 
 import uvicorn
@@ -19,6 +20,9 @@ from bloxopt.runtime.service.protocol import impatient
 from bloxopt.runtime.service.service import Service
 from bloxopt.runtime.service.tokens import Tokens
 from bloxopt.runtime.store import Store, backup, restore
+
+_TURN = 0.0005
+"""Seconds after which a thread gives others a turn that want one."""
 
 
 def configured(
@@ -67,6 +71,8 @@ def serve(config: ServiceConfig, token_file: Path | None = None) -> None:
     Raises a :class:`~bloxopt.errors.BloxoptError` for whatever keeps it from beginning, before it has begun.
     """
     log_as_json()
+    # While a round is decided, requests are answered: they wait so long for their turn, each time they need one.
+    sys.setswitchinterval(_TURN)
     server = config.server
     if server.tls_certificate is not None:
         check_tls(server.tls_certificate, str(server.tls_key))

@@ -7,21 +7,19 @@ from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram, Info, ProcessCollector, generate_latest
 from prometheus_client import Counter as Count
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from bloxopt import __version__
 from bloxopt.anytime.ladder import Rung
 from bloxopt.rounds import Round
 from bloxopt.runtime.live import LiveCluster
-from bloxopt.runtime.messages import GpuHealth, GpuInfo, JobStatus, NodeState
+from bloxopt.runtime.messages import JobStatus, NodeState
+from bloxopt.runtime.service.gpu_metrics import gpu_text
 from bloxopt.runtime.service.plan_metrics import PlanCollector
 from bloxopt.runtime.store import JobRecord
 
 _SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0)
-_GPU_LABELS = ("gpu", "UUID", "modelName", "Hostname")
-"""As NVIDIA's DCGM exporter names them, so that its dashboards fit."""
-_GIB = 2.0**30
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
@@ -77,6 +75,7 @@ class Metrics:
             self.rungs.labels(rung.value)
         for move in ("started", "stopped"):
             self.moves.labels(move)
+        self._live = live
         self.registry.register(_Live(live))
         ProcessCollector(namespace="bloxopt", registry=self.registry)
         Info("bloxopt_build", "Version of the scheduler", registry=self.registry).info({"version": __version__})
@@ -104,7 +103,7 @@ class Metrics:
 
     def text(self) -> bytes:
         """All of them in Prometheus' text format."""
-        return generate_latest(self.registry)
+        return generate_latest(self.registry) + gpu_text(self._live).encode()
 
 
 class _Live(Collector):
@@ -125,17 +124,10 @@ class _Live(Collector):
             ages = {
                 name: None if contact.heard is None else now - contact.heard for name, contact in live.contacts.items()
             }
-            infos = {name: list(live.contacts[name].infos) for name in live.nodes}
-            held = {name: set(gpus) for name, gpus in live.held_gpus().items()}
-            gpus_of = {job.job_id: sum(len(run.gpus) for run in live.runs_of(job)) for job in jobs if job.wanted}
-            finished = live.finished_jobs
-            on = {
-                (run.node, gpu): (job.job_id, job.user)
-                for job in jobs
-                if job.wanted
-                for run in live.runs_of(job)
-                for gpu in run.gpus
+            gpus_of = {
+                job.job_id: sum(len(run.gpus) for run in live.runs_of(job)) for job in live.going() if job.wanted
             }
+            finished = live.finished_jobs
         yield from _jobs(jobs, gpus_of, finished)
         nodes = GaugeMetricFamily("bloxopt_nodes", "Nodes by state", labels=["state"])
         count = Counter(states.values())
@@ -149,7 +141,6 @@ class _Live(Collector):
             if age is not None:
                 heard.add_metric([name], age)
         yield heard
-        yield from _gpus(infos, held, on)
         path = live.store.path
         if path is not None:
             files = [path, path.with_name(f"{path.name}-wal")]
@@ -189,42 +180,3 @@ def _jobs(jobs: list[JobRecord], gpus_of: dict[str, int], finished: int) -> Iter
             if value(job) is not None:
                 family.add_metric([job.job_id, job.user], value(job))
         yield family
-
-
-def _gpus(
-    infos: dict[str, list[GpuInfo]], held: dict[str, set[int]], on: dict[tuple[str, int], tuple[str, str]]
-) -> Iterator[Metric]:
-    """What is not known of a GPU has no series."""
-
-    def in_bytes(gib: float | None) -> float | None:
-        return None if gib is None else gib * _GIB
-
-    gauge, counter = GaugeMetricFamily, CounterMetricFamily
-    for kind, name, text, value in (
-        (gauge, "utilisation_ratio", "Utilisation of a GPU", lambda host, gpu: gpu.utilisation),
-        (gauge, "memory_total_bytes", "Memory of a GPU", lambda host, gpu: in_bytes(gpu.memory_gib)),
-        (gauge, "memory_used_bytes", "Memory of a GPU in use", lambda host, gpu: in_bytes(gpu.memory_used_gib)),
-        (gauge, "temperature_celsius", "Temperature of a GPU", lambda host, gpu: gpu.temperature),
-        (gauge, "power_watts", "Power that a GPU draws", lambda host, gpu: gpu.power),
-        (gauge, "throttled", "1 if the clocks of a GPU are low", lambda host, gpu: bool(gpu.throttled)),
-        (gauge, "degraded", "1 if something is wrong with a GPU", lambda host, gpu: gpu.health is GpuHealth.DEGRADED),
-        (gauge, "failed", "1 if nothing may run on a GPU", lambda host, gpu: gpu.health is GpuHealth.FAILED),
-        (gauge, "allocated", "1 if a job has a GPU", lambda host, gpu: gpu.index in held.get(host, ())),
-        (counter, "ecc_errors", "Uncorrected memory errors since boot", lambda host, gpu: gpu.ecc_errors),
-        (counter, "xid_errors", "XID errors since the agent started", lambda host, gpu: len(gpu.xid_errors)),
-    ):
-        family = kind(f"bloxopt_gpu_{name}", text, labels=_GPU_LABELS)
-        for host, gpus in infos.items():
-            for gpu in gpus:
-                amount = value(host, gpu)
-                if amount is not None:
-                    family.add_metric([str(gpu.index), gpu.uuid, gpu.gpu_type, host], float(amount))
-        yield family
-    jobs = GaugeMetricFamily(
-        "bloxopt_gpu_job_info", "1: the job that a GPU was given to", labels=[*_GPU_LABELS, "job_id", "user"]
-    )
-    for host, gpus in infos.items():
-        for gpu in gpus:
-            if (host, gpu.index) in on:
-                jobs.add_metric([str(gpu.index), gpu.uuid, gpu.gpu_type, host, *on[host, gpu.index]], 1.0)
-    yield jobs

@@ -124,7 +124,7 @@ class Ladder:
             if left <= _LEAST_SOLVE:
                 failures.append(f"{rung}: no time left")
                 break
-            until = now + max((end - now) * _WAIT_PART, left + GRACE_SECONDS)
+            until = max(now + (end - now) * _WAIT_PART, min(now + left + GRACE_SECONDS, end))
             punctual = _Punctual(self._watch(name), self._watch(_SECOND_SOLVERS[0]), until, last_rungs.prepare)
             try:
                 allocation = policy.allocate(space, punctual, replace(limits, time_limit=_within(left, limits)), resume)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -26,6 +27,9 @@ from bloxopt.state import JobStatus
 
 IDLE_ROUNDS = 100
 """Rounds in a row in which no job makes progress after which none will."""
+
+_PATIENCE = 3.0
+"""Seconds that may pass for each second of processor time."""
 
 _DECIDING = 0.4
 """Part of the time for one side that its solver may take for the present round."""
@@ -136,11 +140,11 @@ def what_if(
 ) -> Comparison:
     """Decide the round that ``scheduler`` is about to decide for ``state`` as it would, and as the alternative would.
 
-    Then look ahead with both for ``horizon`` seconds (0: not at all). Everything happens on forks. ``budget`` seconds
-    are there for all of it: looking ahead ends earlier rather than later. Raises a
+    Then look ahead with both for ``horizon`` seconds (0: not at all). Everything happens on forks. There are ``budget``
+    seconds of processor time for all of it: looking ahead ends earlier rather than later. Raises a
     :class:`~bloxopt.errors.BloxoptError` where the alternative cannot decide the round.
     """
-    began = time.monotonic()
+    clock = _Clock(budget)
 
     def present() -> tuple[Scheduler, ClusterState]:
         return fork(scheduler, state)
@@ -150,7 +154,8 @@ def what_if(
         for name in ("solver", "placement", "selector", "admission"):
             chosen = getattr(alternative, name)
             if chosen is not None:
-                setattr(twin, name, chosen)
+                # Some remember what they did: each fork has its own.
+                setattr(twin, name, copy.deepcopy(chosen))
         if alternative.policy is not None and alternative.solver is None:
             # A solver was chosen for the policy that there was.
             twin.solver = None
@@ -158,10 +163,10 @@ def what_if(
 
     mine = _decided(present, budget / 2)
     others = _decided(other, budget / 2)
-    half = (began + budget - time.monotonic()) / 2
     futures: list[Future | None] = [None, None]
     if horizon > 0:
-        futures = [_future(make, horizon, half) for make in (present, other)]
+        half = clock.left / 2
+        futures = [_future(present, horizon, clock, half), _future(other, horizon, clock, 0.0)]
     policy = scheduler.policy if alternative.policy is None else alternative.policy
     return Comparison(
         state.now,
@@ -171,6 +176,18 @@ def what_if(
         repr(policy.objective) == repr(scheduler.policy.objective),
         _changes(scheduler, state, mine[1], others[1]),
     )
+
+
+class _Clock:
+    """Counts processor time down, and the time that passes as a part of it: others use the machine too."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end, self._late = time.process_time() + seconds, time.monotonic() + _PATIENCE * seconds
+
+    @property
+    def left(self) -> float:
+        """Seconds of processor time."""
+        return min(self._end - time.process_time(), (self._late - time.monotonic()) / _PATIENCE)
 
 
 Make = Callable[[], tuple[Scheduler, ClusterState]]
@@ -221,9 +238,8 @@ def _decision(twin: Scheduler, before: ClusterState, made: Decided, seconds: flo
     )
 
 
-def _future(make: Make, horizon: float, seconds: float) -> Future:
-    """Rounds from now on, for ``horizon`` seconds or as long as there is time."""
-    deadline = time.monotonic() + seconds
+def _future(make: Make, horizon: float, clock: _Clock, reserve: float) -> Future:
+    """Rounds from now on, for ``horizon`` seconds or until only ``reserve`` seconds of time are left."""
     twin, before = make()
     backend = twin.backend
     assert isinstance(backend, SimulatedBackend)
@@ -232,7 +248,7 @@ def _future(make: Make, horizon: float, seconds: float) -> Future:
     preempted = int(ledger.preemptions.sum())
     cut = False
     while not backend.finished and backend.now < end:
-        cut = time.monotonic() > deadline or backend.rounds_without_progress >= IDLE_ROUNDS
+        cut = clock.left < reserve or backend.rounds_without_progress >= IDLE_ROUNDS
         if cut:
             break
         try:

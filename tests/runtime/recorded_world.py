@@ -34,7 +34,6 @@ class RecordedWorld:
         """A scheduler process begins, with nothing but the store."""
         self.service = Service(make_config(self.document, self.folder), self.clock)
         self.service.backend.recording.every = self.every
-        self.service.backend.recording._since = self.every
         self.live = self.service.live
 
     def kill(self) -> None:

@@ -15,6 +15,7 @@ from bloxopt.errors import ClusterError, InputError
 from bloxopt.runtime.replay import LogEvent, Report, read_log, replay, write_log
 from bloxopt.runtime.store import Store
 from bloxopt.runtime.store.pruning import prune_events
+from tests.runtime.postgres_server import postgres_server
 from tests.runtime.recorded_world import RecordedWorld
 
 
@@ -63,6 +64,17 @@ def test_every_round_of_a_log_is_decided_as_it_was(tmp_path: Path, policy: str, 
     assert report.rounds == report.identical == report.last
     assert report.rounds > 20
     assert report.versions == {}
+
+
+def test_a_log_in_postgresql_replays_too(tmp_path: Path) -> None:
+    with postgres_server() as server:
+        RecordedWorld(tmp_path, every=9, database=server.url).live_through_everything()
+        report = replay(read_log(server.url))
+        assert report.rounds == report.identical > 20
+        assert replay(read_log(server.url), start=12).different == 0
+        written = write_log(read_log(server.url), tmp_path / "log.jsonl")
+    assert written == len(list(read_log(tmp_path / "log.jsonl"))) > 100
+    assert replay(read_log(tmp_path / "log.jsonl")).identical == report.rounds
 
 
 @pytest.mark.parametrize("budget", [30.0, 0.003])

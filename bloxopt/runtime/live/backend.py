@@ -119,7 +119,7 @@ class LiveBackend:
             self._asked.clear()
             self._fresh = True
             self.recording.start_over()
-            self._rebuild()
+            self._rebuild(*self._look())
             return True
 
     def idle(self, seconds: float) -> None:
@@ -134,30 +134,31 @@ class LiveBackend:
         self.turn.acquire()
         self._deciding = True
         self._event.clear()
+        self.live.tick()
+        # The cluster is held for moments only: agents and people want answers while thousands of jobs are gone through.
+        rows, changed = self._rebuild(*self._look())
+        assignment = self._assignment(self._wanted())
+        self._show(assignment)
         with self.live.lock:
-            self.live.tick()
-            rows, changed = self._rebuild()
-            assignment = self._assignment()
-            self._show(assignment)
             unadmitted = [row for row, job in enumerate(self._jobs) if job.admitted_at is None]
             submitted = [row for row in unadmitted if self._jobs[row].job_id not in self._asked]
             self._asked.update(self._jobs[row].job_id for row in submitted)
             self._unadmitted = set(unadmitted)
             self._observed = assignment.grants
             self._attempts = [job.attempt for job in self._jobs]
-            fresh, self._fresh = self._fresh, False
-            assert self._layout is not None
-            state = ClusterState(
-                self.live.clock.now(),
-                np.array(submitted, dtype=np.int64),
-                assignment,
-                self._layout.node_up,
-                changed or fresh,
-                None if fresh else rows,
-            )
-            self.recording.observed(Seen(state, self._jobs, self._layout, self.ledger, fresh or rows is not None))
-            self._applying, self._began = False, time.monotonic()
-            return state
+        fresh, self._fresh = self._fresh, False
+        assert self._layout is not None
+        state = ClusterState(
+            self.live.clock.now(),
+            np.array(submitted, dtype=np.int64),
+            assignment,
+            self._layout.node_up,
+            changed or fresh,
+            None if fresh else rows,
+        )
+        self.recording.observed(Seen(state, self._jobs, self._layout, self.ledger, fresh or rows is not None))
+        self._applying, self._began = False, time.monotonic()
+        return state
 
     def apply(self, assignment: Assignment) -> None:
         """Admit, stop and start jobs; what has come to an end meanwhile stays so.
@@ -183,6 +184,7 @@ class LiveBackend:
         steps += [(self._reject, row) for row in np.flatnonzero(ledger.status == JobStatus.REJECTED).tolist()]
         steps += [(self._stop, row) for row in stop] + [(begin, row) for row in start]
         groups = [steps[first : first + MOST_TOGETHER] for first in range(0, len(steps), MOST_TOGETHER)] or [[]]
+        self.recording.prepare()
         for number, group in enumerate(groups, 1):
             with live.change():
                 for step, row in group:
@@ -190,12 +192,11 @@ class LiveBackend:
                 if number == len(groups):
                     noted = self.recording.decided(Made(stop, {row: after[row] for row in start}, started), seconds)
                     self._note(noted)
-        with live.lock:
-            assignment = self._assignment(assignment)
-            self._show(assignment)
-            if noted:
-                self.recording.keep()
-                self.recording.applied(assignment)
+        assignment = self._assignment(self._wanted(), assignment)
+        self._show(assignment)
+        if noted:
+            self.recording.keep()
+            self.recording.applied(assignment)
 
     def wait(self, order_changes: float = math.inf) -> Ran:
         """Let the round go by; see :class:`Rounds`."""
@@ -226,10 +227,9 @@ class LiveBackend:
 
     def snapshot(self) -> ClusterState:
         """The present state in the rows of the present table; only while ``turn`` is held."""
-        with self.live.lock:
-            assert self._layout is not None
-            none = np.zeros(0, dtype=np.int64)
-            return ClusterState(self.live.clock.now(), none, self._assignment(), self._layout.node_up, False)
+        assert self._layout is not None
+        none, now = np.zeros(0, dtype=np.int64), self.live.clock.now()
+        return ClusterState(now, none, self._assignment(self._wanted()), self._layout.node_up, False)
 
     def knows(self, job_id: str) -> bool:
         """Whether the job is in the present table."""
@@ -237,15 +237,20 @@ class LiveBackend:
 
     # -- how they work -------------------------------------------------------------------------------------------------
 
-    def _rebuild(self) -> tuple[IntArray | None, bool]:
+    def _look(self) -> tuple[list[JobRecord], Layout]:
+        """The jobs that may run, and the cluster."""
+        with self.live.lock:
+            jobs = [job for job in self.live.jobs.values() if job.outcome is None]
+            layout = self.live.layout()
+        assert layout is not None
+        return in_order(jobs), layout
+
+    def _rebuild(self, jobs: list[JobRecord], layout: Layout) -> tuple[IntArray | None, bool]:
         """Make table, catalog and ledger anew if jobs, nodes or rates have changed.
 
         Returns which row each job had, None if it is as before, and whether nodes have changed.
         """
         live = self.live
-        jobs = in_order([job for job in live.jobs.values() if job.outcome is None])
-        layout = live.layout()
-        assert layout is not None
         same_nodes = self._layout is not None and _same(layout, self._layout)
         if (
             same_nodes
@@ -281,14 +286,17 @@ class LiveBackend:
             self.ledger.admit(np.array(back, dtype=np.int64))
         return rows, not same_nodes
 
-    def _assignment(self, near: Assignment | None = None) -> Assignment:
-        """What should run by now, in the rows and GPU numbers of the present table and cluster.
+    def _wanted(self) -> dict[int, Grant]:
+        """What should run by now, in the rows and GPU numbers of the present table and cluster."""
+        position = self._position
+        with self.live.lock:
+            wanted = {position[job.job_id]: job for job in self.live.going() if job.wanted and job.job_id in position}
+            grants = {row: self._grant(wanted[row]) for row in sorted(wanted)}
+            self._grants = {wanted[row].job_id: (wanted[row].attempt, grant) for row, grant in grants.items()}
+        return grants
 
-        ``near`` is one over the same table that may have most of it.
-        """
-        wanted = {self._position[job.job_id]: job for job in self.live.going() if job.wanted}
-        grants = {row: self._grant(wanted[row]) for row in sorted(wanted)}
-        self._grants = {wanted[row].job_id: (wanted[row].attempt, grant) for row, grant in grants.items()}
+    def _assignment(self, grants: Mapping[int, Grant], near: Assignment | None = None) -> Assignment:
+        """The assignment with these grants; ``near`` is one over the same table that may have most of them."""
         empty = Assignment(self.catalog.cluster, self.catalog.table)
         try:
             if near is None:
@@ -305,7 +313,8 @@ class LiveBackend:
                 try:
                     assignment = assignment.change((), {row: grant})
                 except CheckError as error:
-                    self.live.stop(self._jobs[row], f"its node has less than it needs: {error}")
+                    if (job := self._current(row)) is not None and job.wanted:
+                        self.live.stop(job, f"its node has less than it needs: {error}")
         return assignment
 
     def _grant(self, job: JobRecord) -> Grant:
@@ -330,13 +339,13 @@ class LiveBackend:
         The records of jobs that are over are as they were last.
         """
         live = self.live
-        moved = [row for job_id in live.moved if (row := self._position.get(job_id)) is not None]
-        live.moved.clear()
-        if self._loads == live.loads:
-            return moved
-        self._jobs = [live.jobs.get(job.job_id, job) for job in self._jobs]
-        self._loads = live.loads
-        return range(len(self._jobs))
+        with live.lock:
+            moved, live.moved = live.moved, set()
+            if self._loads != live.loads:
+                self._jobs = [live.jobs.get(job.job_id, job) for job in self._jobs]
+                self._loads = live.loads
+                return range(len(self._jobs))
+        return [row for job_id in moved if (row := self._position.get(job_id)) is not None]
 
     def _admit(self, row: int) -> None:
         job = self._current(row)
@@ -398,15 +407,20 @@ class LiveBackend:
     def _book(self) -> Ran:
         """Note what ran since the last time, and learn from it."""
         live = self.live
-        with live.change():
-            live.book_all()
-            for job in live.going():
-                if job.wanted:
-                    self._learn(job)
         with live.lock:
-            spells = [spell for spell in live.take_spells() if spell.job_id in self._position]
-            self._show_progress()
-            self.recording.ran(spells, live.finished_jobs)
+            going = [job.job_id for job in live.going()]
+        for first in range(0, len(going), MOST_TOGETHER):
+            with live.change():
+                live.book_some(going[first : first + MOST_TOGETHER])
+        with live.change():
+            live.store_booked()
+            spells = live.take_spells()
+        spells = [spell for spell in spells if spell.job_id in self._position]
+        for job_id in going:
+            if (job := live.jobs.get(job_id)) is not None and job.wanted:
+                self._learn(job)
+        self._show_progress()
+        self.recording.ran(spells, self.ledger.num_finished)
         code = {name: index for index, name in enumerate(self.catalog.cluster.gpu_types)}
         return Ran(
             np.array([self._position[spell.job_id] for spell in spells], dtype=np.int64),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from bloxopt.runtime.live.clock import Clock
 from bloxopt.runtime.live.state import LiveState
@@ -22,17 +23,19 @@ class Booking(LiveState):
         self._booked_at = self.clock.monotonic()
         self._to_store: dict[str, None] = {}
 
-    def book_all(self) -> None:
-        """Within a change: book every job that goes on, and store a part of them, those first whose turn it is."""
-        going = self.going()
-        for job in going:
-            self.book(job, store=False)
+    def book_some(self, job_ids: Iterable[str]) -> None:
+        """Within a change: book those of the jobs that go on, to be stored when it is their turn."""
+        for job_id in job_ids:
+            if job_id in self._num_unended:
+                self.book(self.jobs[job_id], store=False)
+                self._to_store.setdefault(job_id)
+
+    def store_booked(self) -> None:
+        """Within a change: store what a part of the jobs have had, those first whose turn it is."""
         now = self.clock.monotonic()
         part = min((now - self._booked_at) / STORED_EVERY, 1.0)
         self._booked_at = now
-        for job in going:
-            self._to_store.setdefault(job.job_id)
-        for job_id in list(self._to_store)[: math.ceil(part * len(going))]:
+        for job_id in list(self._to_store)[: math.ceil(part * len(self._num_unended))]:
             del self._to_store[job_id]
             if job_id in self._num_unended:
                 self.save_job(self.jobs[job_id])

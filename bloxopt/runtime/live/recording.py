@@ -113,6 +113,7 @@ class Recording:
         self._after: dict[str, Any] = {}
         self._built: dict[str, list[tuple[str, int, float]]] = {}
         self._remembered: dict[str, Any] | None = None
+        self._prepared: tuple[dict[str, Any], _Known] | None = None
         self._active = 0
         self._rejected: frozenset[int] = frozenset()
         self._planned: Allocation | None = None
@@ -131,7 +132,7 @@ class Recording:
     def observed(self, seen: Seen) -> None:
         """A round is about to be decided."""
         self._seen = seen
-        self._planned = self._remembered = None
+        self._planned = self._remembered = self._prepared = None
         if seen.rebuilt:
             self._built = self.oracle.known()
         self._active = len(seen.ledger.active)
@@ -150,6 +151,11 @@ class Recording:
     def planned(self, allocation: Allocation) -> None:
         """The round has a new plan."""
         self._planned = allocation
+
+    def prepare(self) -> None:
+        """Work out what is new in what the round was decided on, so that :meth:`decided` takes no time."""
+        assert self._seen is not None
+        self._prepared = _news(_Known() if self._is_due else self._known, self._seen)
 
     def decided(self, made: Made, seconds: float) -> list[Noted]:
         """The events of a round that was decided in ``seconds``; none where nothing is there to decide about."""
@@ -206,7 +212,8 @@ class Recording:
     def _events(self, seen: Seen, facts: Mapping[str, Any], seconds: float | None) -> list[Noted]:
         due, oracle = self._is_due, self.oracle
         known = _Known() if due else self._known
-        said, self._next = _news(known, seen)
+        said, self._next = self._prepared or _news(known, seen)
+        self._prepared = None
         if due or oracle.changed:
             said["rates"] = oracle.known(None if due else oracle.changed)
         if due:

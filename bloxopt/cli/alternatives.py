@@ -12,7 +12,7 @@ SetOption = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
-        help="An option of one of these, such as policy.epsilon=0.1 or placement.time_limit=1; repeatable.",
+        help="An option of one of these, such as placement.time_limit=1; repeatable.",
         metavar="PART.KEY=VALUE",
     ),
 ]

@@ -18,6 +18,8 @@ from tests.runtime.service_world import JOB, World, running
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with running(tmp_path_factory.mktemp("service")) as world:
+        world.beat("n1")
+        world.beat("n2")
         yield world
 
 
@@ -206,6 +208,7 @@ def test_every_route_is_only_for_those_it_is_for(world: World, method: str, path
             assert (answer.status_code == 404) == (ROUTES[method, path] == "owner" and who == "bob")
             assert (answer.status_code != 422) or "heartbeat" in path
     world.service.live.cancel(job_id, "root")
+    world.service.live.drain("n1", False, "root")
 
 
 def test_what_everyone_may_ask_tells_nothing(world: World) -> None:

@@ -177,4 +177,4 @@ class Node:
                 continue
             note(status, seconds)
             news = status == 200 and self.take(body)
-            due = began + SOONEST if news else time.monotonic() + interval
+            due = began + (SOONEST if news else interval * random.uniform(0.9, 1.0))

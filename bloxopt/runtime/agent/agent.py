@@ -101,7 +101,7 @@ class Agent:
                     if self.beat(reports):
                         reported = stages
                         self._upload()
-                    next_beat = time.monotonic() + self._pause()
+                    next_beat = max(time.monotonic(), last_beat + self._pause())
                     continue
                 self._stopped.wait(_TICK)
         finally:
@@ -261,9 +261,10 @@ class Agent:
             _LOGGER.warning("logs could not be sent: %s", error)
 
     def _pause(self) -> float:
-        """Until the next heartbeat (s): longer after each failure, and never in step with other agents then."""
+        """From one heartbeat to the next (s): longer after each failure, and never in step with other agents for long,
+        whatever they all have waited for."""
         if not self._failures:
-            return self._interval
+            return self._interval * random.uniform(0.9, 1.0)
         lease = self._granted.lease_seconds if self._granted is not None else _MOST_BACKOFF
         longest = max(min(_MOST_BACKOFF, lease / 8), _SOONEST)
         return min(self._interval * 2.0 ** min(self._failures - 1, 10), longest) * random.uniform(0.5, 1.0)

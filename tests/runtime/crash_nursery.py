@@ -48,6 +48,11 @@ class Nursery:
         self._process.wait(20)
 
 
+def ended_by_itself(log: Path, pid: int) -> Path:
+    """A file that is there if the process with this log ended without having been killed."""
+    return log.with_name(f"{log.stem}.{pid}.ended")
+
+
 def _live(wish: dict[str, Any]) -> None:
     """What a forked process does."""
     from bloxopt.runtime.agent import Agent, AgentConfig, SimulatedGpus
@@ -81,6 +86,7 @@ def main() -> None:
 
     import bloxopt.runtime.agent.agent
     import bloxopt.runtime.service.command  # noqa: F401 - imported for those that are forked
+    from bloxopt.errors import BloxoptError
 
     # The first one makes much that the others share.
     httpx.Client(verify=False).close()
@@ -94,9 +100,12 @@ def main() -> None:
             try:
                 _live(json.loads(line))
                 code = 0
+            except BloxoptError as error:
+                logging.error(error)
             except BaseException:
                 logging.exception("ended")
             finally:
+                ended_by_itself(Path(json.loads(line)["log"]), os.getpid()).touch()
                 os._exit(code)
         print(pid, flush=True)
 

@@ -14,8 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from bloxopt.runtime.agent.processes import process
-
 
 class PostgresServer:
     """A running server with an empty database; ``url`` is what a scheduler's configuration says."""
@@ -42,11 +40,14 @@ class PostgresServer:
     def kill(self) -> None:
         """kill -9 of the server and of all that it has started; the next start recovers from its log."""
         main = int((self._data / "postmaster.pid").read_text().splitlines()[0])
+        # It starts no more that would be missed.
+        os.kill(main, signal.SIGSTOP)
         children = Path(f"/proc/{main}/task/{main}/children").read_text().split()
         every = [main, *map(int, children)]
         for pid in every:
             os.kill(pid, signal.SIGKILL)
-        while any(process(pid) for pid in every):
+        # Until they are reaped they count as running, for PostgreSQL too.
+        while any(Path(f"/proc/{pid}").exists() for pid in every):
             time.sleep(0.01)
 
     def close(self) -> None:
@@ -58,7 +59,8 @@ class PostgresServer:
         command = [str(self._binaries / name), *arguments]
         done = subprocess.run(command, check=False, capture_output=True, text=True, user=self._user, cwd=self._folder)
         if done.returncode:
-            raise OSError(f"{name} failed: {done.stderr}{done.stdout}")
+            log = self._folder / "log"
+            raise OSError(f"{name} failed: {done.stderr}{log.read_text()[-1000:] if log.exists() else ''}")
 
 
 @contextmanager

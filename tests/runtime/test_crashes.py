@@ -21,12 +21,14 @@ from bloxopt.runtime.store import JobRecord, Store
 from tests.runtime.agent_support import guards_of, processes_of
 from tests.runtime.crash_cluster import FINAL, CrashCluster, crash_cluster, is_alive, kill, until
 from tests.runtime.crash_ledger import Entry, faults, read_ledger
-from tests.runtime.crash_nursery import Nursery
-from tests.runtime.postgres_server import postgres_server
+from tests.runtime.crash_nursery import Nursery, ended_by_itself
+from tests.runtime.postgres_server import PostgresServer, postgres_server
 
 NODES = {f"node-{number}": "4xA100" for number in range(4)}
 LONGEST_LIFE = 6.0
 """Seconds after which a process is killed that has not come to its point."""
+BETWEEN_DATABASES = 8.0
+"""Seconds between two kills of PostgreSQL, on average."""
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +41,8 @@ def nursery() -> Iterator[Nursery]:
 class Killer:
     """Kills, and starts again at once what systemd would; all drawn from one seed."""
 
-    def __init__(self, cluster: CrashCluster, seed: int) -> None:
-        self.cluster = cluster
+    def __init__(self, cluster: CrashCluster, seed: int, server: PostgresServer | None) -> None:
+        self.cluster, self.server = cluster, server
         self.draw = random.Random(seed)
         self.count = Counter[str]()
         self.ranks: dict[int, tuple[str, int]] = {}
@@ -48,7 +50,7 @@ class Killer:
         self.guards = set[tuple[str, int, str]]()
         """Job, attempt and node of the guards that were killed."""
         self._deaths: dict[str, tuple[float, str]] = {}
-        self._next = {"guard": 0.0, "rank": 0.0}
+        self._next = {"guard": 0.0, "rank": 0.0, "database": time.monotonic() + BETWEEN_DATABASES}
 
     def look(self) -> None:
         """Kill whose time has come, and start what has died."""
@@ -60,13 +62,19 @@ class Killer:
                 until(lambda pid=pid: not is_alive(pid), "a killed process is gone")
                 how = "at any time"
             if not is_alive(pid):
-                if how:
+                if how and not ended_by_itself(self.cluster.folder / f"{name}.log", pid).exists():
                     self.count[f"{'scheduler' if name == 'scheduler' else 'agent'} {how}"] += 1
                 self._start(name)
         for kind, act in (("guard", self._kill_guard), ("rank", self._kill_rank)):
             if now >= self._next[kind]:
                 self._next[kind] = now + self.draw.expovariate(1.0)
                 act()
+
+        if self.server is not None and now >= self._next["database"]:
+            self.server.kill()
+            self.server.start()
+            self.count["database"] += 1
+            self._next["database"] = now + self.draw.expovariate(1 / BETWEEN_DATABASES)
 
     def start_all(self) -> None:
         """Have everything that is not there be there, to stay."""
@@ -113,13 +121,15 @@ class Killer:
 
 
 class Submitter(threading.Thread):
-    """A client that submits jobs one after the other, and each again until it is answered, under the same key."""
+    """A client that submits jobs one after the other, and each again until it is answered, under the same key; a few it
+    takes back."""
 
     def __init__(self, cluster: CrashCluster, seed: int, jobs: int, pause: float) -> None:
         super().__init__(daemon=True)
         draw = random.Random(seed)
         self.cluster, self.pause = cluster, pause
         self.specs = {f"job-{number}": self._spec(f"job-{number}", draw) for number in range(jobs)}
+        self.cancelled = {key for key in self.specs if draw.random() < 0.1}
         self.answered: dict[str, str] = {}
         self.wrong: list[str] = []
 
@@ -140,20 +150,30 @@ class Submitter(threading.Thread):
 
     def run(self) -> None:
         for key, spec in self.specs.items():
-            while key not in self.answered:
-                answer = self.cluster.ask("POST", "/v1/jobs", json=spec, headers={"Idempotency-Key": key}, timeout=3.0)
-                if answer is not None and answer.status_code == 201:
-                    self.answered[key] = answer.json()["job_id"]
-                elif answer is not None and answer.status_code != 503:
-                    self.wrong.append(f"{key}: {answer.status_code} {answer.text}")
-                    return
-                time.sleep(0.05)
+            answer = self._asked("/v1/jobs", 201, json=spec, headers={"Idempotency-Key": key})
+            self.answered[key] = answer["job_id"]
             time.sleep(self.pause)
+            if key in self.cancelled:
+                self._asked(f"/v1/jobs/{answer['job_id']}/cancel", 200)
+
+    def _asked(self, path: str, good: int, **request: Any) -> Any:
+        """The good answer, asked for until it comes."""
+        while True:
+            answer = self.cluster.ask("POST", path, timeout=3.0, **request)
+            if answer is not None and answer.status_code == good:
+                return answer.json()
+            if answer is not None and answer.status_code != 503:
+                self.wrong.append(f"{path}: {answer.status_code} {answer.text}")
+                raise AssertionError(self.wrong)
+            time.sleep(0.05)
 
 
-def _survives(folder: Path, nursery: Nursery, seed: int, kills: int, jobs: int, database: str | None = None) -> None:
+def _survives(
+    folder: Path, nursery: Nursery, seed: int, kills: int, jobs: int, server: PostgresServer | None = None
+) -> None:
+    database = None if server is None else server.url
     with crash_cluster(folder, nursery, NODES, database=database, policy="las") as cluster:
-        killer = Killer(cluster, seed)
+        killer = Killer(cluster, seed, server)
         submitter = Submitter(cluster, seed, jobs, pause=kills / jobs / 5)
         submitter.start()
         give_up = time.monotonic() + 10.0 + 2.0 * kills
@@ -193,20 +213,22 @@ def _survives(folder: Path, nursery: Nursery, seed: int, kills: int, jobs: int, 
             killed = {attempt for job, attempt in killer.ranks.values() if job == job_id}
             # What looks like a guard may be a rank that the guard has just forked.
             killed |= {attempt for attempt, _ in guardless}
-            _check_end(store, known[job_id], entries, killed)
+            _check_end(store, known[job_id], entries, killed, key in submitter.cancelled)
         store.close()
         for log in folder.glob("*.log"):
             assert "Traceback" not in log.read_text(), "nothing but a kill ended any of them"
         print({**killer.count, "preemptions": sum(job.preemptions for job in known.values())})
 
 
-def _check_end(store: Store, job: JobRecord, entries: list[Entry], killed: set[int]) -> None:
+def _check_end(store: Store, job: JobRecord, entries: list[Entry], killed: set[int], cancelled: bool) -> None:
     """That a job ended as it should, and the store says of it what happened. ``killed``: attempts that lost a rank."""
     runs = store.runs(job.job_id)
     assert all(run.ended for run in runs)
     assert sorted({run.attempt for run in runs}) == list(range(1, job.attempt + 1)), "attempts are consecutive"
     fails = job.spec.command[-1] == "fails"
-    if fails:
+    if cancelled and job.status is JobStatus.CANCELLED:
+        assert job.reason == "cancelled by ada"
+    elif fails:
         assert (job.status, job.retries) == (JobStatus.FAILED, 1)
     elif job.status is JobStatus.FAILED:
         assert job.spec.max_retries == 0
@@ -236,4 +258,4 @@ def test_two_hundred_kills_do_no_harm_either(tmp_path: Path, nursery: Nursery, s
 @pytest.mark.slow
 def test_two_hundred_kills_do_no_harm_over_postgresql(tmp_path: Path, nursery: Nursery) -> None:
     with postgres_server() as server:
-        _survives(tmp_path, nursery, seed=4, kills=200, jobs=30, database=server.url)
+        _survives(tmp_path, nursery, seed=4, kills=200, jobs=30, server=server)

@@ -118,7 +118,7 @@ def submit(cluster: CrashCluster, spec: Any, key: str) -> tuple[int, str]:
 def goes_through(cluster: CrashCluster, trouble: Trouble, is_read: bool) -> None:
     """``trouble`` comes and goes while a job runs and others are submitted; ``is_read``: the database can be read."""
     cluster.start()
-    going = cluster.submit("going", 160)
+    going = cluster.submit("going", 100)
     before = cluster.submit("before", 20, num_gpus=4)  # waits for GPUs
     until(lambda: cluster.job(going)["status"] == "running", "the job runs")
     ledger = cluster.work / "going" / "ledger"
@@ -144,7 +144,7 @@ def goes_through(cluster: CrashCluster, trouble: Trouble, is_read: bool) -> None
     assert {job["status"] for job in over} == {"succeeded"}
     assert (over[0]["attempt"], over[0]["preemptions"]) == (1, 0)
     assert len(cluster.get("/v1/jobs")["jobs"]) == 3
-    assert [one.number for one in read_ledger(ledger) if one.what == "step"] == list(range(160))
+    assert [one.number for one in read_ledger(ledger) if one.what == "step"] == list(range(100))
     assert "Traceback" not in (cluster.folder / "scheduler.log").read_text()
 
 
@@ -153,6 +153,7 @@ def test_a_scheduler_that_may_not_write_answers_so_and_goes_on_when_it_may(tmp_p
         goes_through(cluster, NoMoreBytes(), is_read=True)
 
 
+@pytest.mark.slow
 def test_a_scheduler_whose_disk_is_full_answers_so_and_goes_on_when_it_is_not(
     tmp_path: Path, nursery: Nursery, place: Path
 ) -> None:
@@ -160,6 +161,7 @@ def test_a_scheduler_whose_disk_is_full_answers_so_and_goes_on_when_it_is_not(
         goes_through(cluster, FullDisk(), is_read=True)
 
 
+@pytest.mark.slow
 def test_a_scheduler_killed_while_its_disk_is_full_starts_when_it_is_not(
     tmp_path: Path, nursery: Nursery, place: Path
 ) -> None:
@@ -181,7 +183,7 @@ def test_a_scheduler_killed_while_its_disk_is_full_starts_when_it_is_not(
         assert (over["status"], over["attempt"]) == ("succeeded", 1)
 
 
-@pytest.mark.parametrize("trouble", [Stopped, Killed])
+@pytest.mark.parametrize("trouble", [Stopped, pytest.param(Killed, marks=pytest.mark.slow)])
 def test_jobs_go_on_while_postgresql_is_away_and_all_else_does_when_it_is_back(
     tmp_path: Path, nursery: Nursery, postgres: PostgresServer, trouble: type[Stopped]
 ) -> None:

@@ -64,8 +64,11 @@ def executed(cluster: CrashCluster, key: str) -> list[tuple[int, int]]:
     return [(one.attempt, one.number) for one in read_ledger(cluster.work / key / "ledger") if one.what == "step"]
 
 
+SLOW_MODES = [pytest.param(mode, marks=pytest.mark.slow) for mode in ("silent", "deaf")]
+
+
 @pytest.mark.parametrize("cluster", [20.0], indirect=True)
-@pytest.mark.parametrize("mode", ["cut", "silent", "deaf"])
+@pytest.mark.parametrize("mode", ["cut", *SLOW_MODES])
 def test_an_agent_cut_off_for_less_than_its_lease_keeps_its_job(
     cluster: CrashCluster, wires: dict[str, Wire], mode: Mode
 ) -> None:
@@ -82,12 +85,12 @@ def test_an_agent_cut_off_for_less_than_its_lease_keeps_its_job(
     assert executed(cluster, "job") == [(1, number) for number in range(110)]
 
 
-@pytest.mark.parametrize("mode", ["cut", "silent"])
+@pytest.mark.parametrize("mode", ["cut", SLOW_MODES[0]])
 def test_an_agent_cut_off_for_longer_has_stopped_its_job_before_another_starts_it(
     cluster: CrashCluster, wires: dict[str, Wire], mode: Mode
 ) -> None:
     cluster.start()
-    job = cluster.submit("job", 250)
+    job = cluster.submit("job", 160)
     until(lambda: runs_on(cluster, job), "the job runs")
     first = runs_on(cluster, job)
     cut_at = time.monotonic()
@@ -102,12 +105,13 @@ def test_an_agent_cut_off_for_longer_has_stopped_its_job_before_another_starts_i
     # It was told to stop in time to save: no step was lost, and no retry spent.
     assert (over["status"], over["attempt"], over["retries"]) == ("succeeded", 2, 0)
     assert faults(read_ledger(ledger)) == []
-    assert [number for _, number in executed(cluster, "job")] == list(range(250))
+    assert [number for _, number in executed(cluster, "job")] == list(range(160))
     until(lambda: {node["state"] for node in cluster.get("/v1/nodes")} == {"up"}, "the node is back")
     last = cluster.submit("last", 3, num_gpus=4)
     assert cluster.until_over(last)["status"] == "succeeded"
 
 
+@pytest.mark.slow
 def test_a_job_whose_agent_hears_nothing_more_goes_on_when_it_does(
     cluster: CrashCluster, wires: dict[str, Wire]
 ) -> None:
@@ -240,6 +244,7 @@ def clock(tmp_path: Path) -> Iterator[WrongClock]:
         one.kill(pid)
 
 
+@pytest.mark.slow
 def test_an_agents_clock_that_jumps_by_an_hour_changes_nothing(cluster: CrashCluster, clock: WrongClock) -> None:
     cluster.start_scheduler()
     for name in NODES:
@@ -268,6 +273,7 @@ def test_an_agents_clock_that_jumps_by_an_hour_changes_nothing(cluster: CrashClu
     assert faults(read_ledger(cluster.work / "job" / "ledger")) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cluster", [60.0], indirect=True)
 def test_a_schedulers_clock_that_jumps_by_an_hour_changes_nothing(cluster: CrashCluster, clock: WrongClock) -> None:
     def start() -> None:

@@ -3,7 +3,9 @@
 Between two rounds of a schedule a few jobs go and a few come. Those that stay keep their basic rows and columns, and
 what is left to do is one pivot or so for each new job: most of these are made at once (:func:`_pivoted`), which leaves
 a handful for the simplex method. An interior-point answer has no basis, but tells which one is near: of a variable's
-room to its bounds and its reduced cost the larger one says whether it is basic (strict complementarity).
+room to its bounds and its reduced cost the larger one says whether it is basic (strict complementarity). Half of the
+time would go into factoring the basis where a column stands in a row of every job, so such columns are split first
+(:mod:`~bloxopt.solvers.splitting`).
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from bloxopt.runtime.service.service import Service
 from bloxopt.runtime.service.tokens import Tokens
 from bloxopt.runtime.store import Store, backup, restore
 
-_TURN = 0.0005
+_TURN = 0.0001
 """Seconds after which a thread gives others a turn that want one."""
 
 

@@ -15,8 +15,8 @@ from bloxopt.anytime.ladder import Rung
 from bloxopt.rounds import Round
 from bloxopt.runtime.live import LiveCluster
 from bloxopt.runtime.messages import JobStatus, NodeState
-from bloxopt.runtime.service.gpu_metrics import gpu_text
 from bloxopt.runtime.service.plan_metrics import PlanCollector
+from bloxopt.runtime.service.series import gpu_text, job_text
 from bloxopt.runtime.store import JobRecord
 
 _SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0)
@@ -103,7 +103,7 @@ class Metrics:
 
     def text(self) -> bytes:
         """All of them in Prometheus' text format."""
-        return generate_latest(self.registry) + gpu_text(self._live).encode()
+        return generate_latest(self.registry) + (job_text(self._live) + gpu_text(self._live)).encode()
 
 
 class _Live(Collector):
@@ -124,11 +124,8 @@ class _Live(Collector):
             ages = {
                 name: None if contact.heard is None else now - contact.heard for name, contact in live.contacts.items()
             }
-            gpus_of = {
-                job.job_id: sum(len(run.gpus) for run in live.runs_of(job)) for job in live.going() if job.wanted
-            }
             finished = live.finished_jobs
-        yield from _jobs(jobs, gpus_of, finished)
+        yield from _jobs(jobs, finished)
         nodes = GaugeMetricFamily("bloxopt_nodes", "Nodes by state", labels=["state"])
         count = Counter(states.values())
         for state in NodeState:
@@ -156,7 +153,7 @@ def _queue_reason(job: JobRecord) -> str:
     return "preempted" if job.preemptions else "restarting"
 
 
-def _jobs(jobs: list[JobRecord], gpus_of: dict[str, int], finished: int) -> Iterator[Metric]:
+def _jobs(jobs: list[JobRecord], finished: int) -> Iterator[Metric]:
     by_status = GaugeMetricFamily("bloxopt_jobs", "Jobs that are not over, by status", labels=["status"])
     count = Counter(job.status for job in jobs)
     for status in (JobStatus.PENDING, JobStatus.STARTING, JobStatus.RUNNING, JobStatus.STOPPING):
@@ -168,15 +165,3 @@ def _jobs(jobs: list[JobRecord], gpus_of: dict[str, int], finished: int) -> Iter
     for reason in ("not_admitted", "never_started", "preempted", "restarting"):
         queue.add_metric([reason], reasons[reason])
     yield queue
-    running = [job for job in jobs if job.job_id in gpus_of]
-    for name, text, value in (
-        ("bloxopt_job_gpus", "GPUs of a running job", lambda job: gpus_of[job.job_id]),
-        ("bloxopt_job_steps", "Steps that a running job has done", lambda job: job.steps),
-        ("bloxopt_job_steps_per_second", "Rate of a running job", lambda job: job.steps_per_second),
-        ("bloxopt_job_attained_seconds", "Time that a running job has had GPUs", lambda job: job.attained_seconds),
-    ):
-        family = GaugeMetricFamily(name, text, labels=["job_id", "user"])
-        for job in running:
-            if value(job) is not None:
-                family.add_metric([job.job_id, job.user], value(job))
-        yield family

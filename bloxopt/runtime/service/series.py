@@ -1,4 +1,4 @@
-"""Series of GPUs in Prometheus' text format, written directly: as objects, those of 8,000 GPUs took a second."""
+"""Series of every GPU and running job in Prometheus' text format, written directly: as objects they took a second."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from bloxopt.runtime.live import LiveCluster
 from bloxopt.runtime.messages import GpuHealth, GpuInfo
+from bloxopt.runtime.store import JobRecord
 
 LABELS = ("Hostname", "UUID", "gpu", "modelName")
 """As NVIDIA's DCGM exporter names them, so that its dashboards fit."""
@@ -65,6 +66,29 @@ def gpu_text(live: LiveCluster) -> str:
         if job is not None:
             whose = _labels(zip(("job_id", "user"), job, strict=True))
             lines.append(f"{full}{{{labels},{whose}}} 1.0")
+    return "\n".join(lines) + "\n"
+
+
+_JOB_FAMILIES: tuple[tuple[str, str, Callable[[JobRecord], float | None]], ...] = (
+    ("steps", "Steps that a running job has done", lambda job: job.steps),
+    ("steps_per_second", "Rate of a running job", lambda job: job.steps_per_second),
+    ("attained_seconds", "Time that a running job has had GPUs", lambda job: job.attained_seconds),
+)
+
+
+def job_text(live: LiveCluster) -> str:
+    """Every series of every job that runs now."""
+    with live.lock:
+        jobs = [(job, sum(len(run.gpus) for run in live.runs_of(job))) for job in live.going() if job.wanted]
+    seen = [(job, _labels((("job_id", job.job_id), ("user", job.user))), gpus) for job, gpus in jobs]
+    lines = ["# HELP bloxopt_job_gpus GPUs of a running job", "# TYPE bloxopt_job_gpus gauge"]
+    lines += [f"bloxopt_job_gpus{{{labels}}} {float(gpus)}" for _, labels, gpus in seen]
+    for name, text, value in _JOB_FAMILIES:
+        full = f"bloxopt_job_{name}"
+        lines += (f"# HELP {full} {text}", f"# TYPE {full} gauge")
+        lines += [
+            f"{full}{{{labels}}} {float(amount)}" for job, labels, _ in seen if (amount := value(job)) is not None
+        ]
     return "\n".join(lines) + "\n"
 
 

@@ -26,7 +26,8 @@ class ConfigurationCatalog:
     Feasible means that the job has a rate there and that its gang can be placed on the empty cluster within its needs.
     Flat arrays in job-major order, ``offsets`` (jobs + 1,) delimiting each job's part:
     ``gpu_type`` code, ``num_gpus`` GPUs, ``rate`` steps/s (> 0). ``requested_rate`` (jobs, types) is
-    the rate at the GPU count the job asks for, 0 where it cannot run.
+    the rate at the GPU count the job asks for, 0 where it has none; types too small for the gang keep theirs, since
+    Gavel's isolated shares count every type.
 
     ``slowdown`` tells what more nodes than necessary cost, None that they cost nothing. With ``spread_columns`` a
     configuration that they slow down has two columns: ``spread`` 0, on the fewest nodes, at the full rate, and

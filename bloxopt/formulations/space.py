@@ -280,7 +280,7 @@ class AllocationSpace:
 
     @cached_property
     def requested_rate(self) -> FloatArray:
-        """Steps/s at the requested GPU count, shape (num_jobs, types); 0 where it cannot run."""
+        """Steps/s at the requested GPU count, shape (num_jobs, types); 0 where it has none (see the catalog)."""
         return self.catalog.requested_rate[self.index]
 
     @cached_property

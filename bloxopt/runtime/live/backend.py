@@ -30,6 +30,9 @@ from bloxopt.state import JobLedger, JobStatus
 MOST_TOGETHER = 256
 """Jobs that are admitted, stopped or started in one transaction."""
 
+_GIVE_WAY = 0.001
+"""Seconds between two of them: whoever takes a lock again at once takes it before those who wait for it wake up."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
@@ -186,6 +189,8 @@ class LiveBackend:
         groups = [steps[first : first + MOST_TOGETHER] for first in range(0, len(steps), MOST_TOGETHER)] or [[]]
         self.recording.prepare()
         for number, group in enumerate(groups, 1):
+            if number > 1:
+                time.sleep(_GIVE_WAY)
             with live.change():
                 for step, row in group:
                     step(row)
@@ -410,6 +415,7 @@ class LiveBackend:
         with live.lock:
             going = [job.job_id for job in live.going()]
         for first in range(0, len(going), MOST_TOGETHER):
+            time.sleep(_GIVE_WAY)
             with live.change():
                 live.book_some(going[first : first + MOST_TOGETHER])
         with live.change():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -228,6 +229,15 @@ def test_a_backup_made_in_use_is_restored(tmp_path: Path) -> None:
 def test_databases_that_cannot_be_used_are_refused_by_name(url: str, text: str) -> None:
     with pytest.raises(StoreError, match=text):
         Store(url)
+
+
+@pytest.mark.slow
+def test_a_server_that_says_nothing_is_not_waited_for_for_ever() -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        with pytest.raises(StoreError, match="timeout"):
+            Store(f"postgresql://bloxopt@127.0.0.1:{silent.getsockname()[1]}/none")
 
 
 def test_another_file_is_no_database(tmp_path: Path) -> None:

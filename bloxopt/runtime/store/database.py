@@ -19,6 +19,16 @@ from bloxopt.runtime.store import schema
 BUSY_SECONDS = 10.0
 """How long a writer waits for another one to finish."""
 
+_NOTICED = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 2,
+    "tcp_user_timeout": 20_000,
+}
+"""Seconds (the last: milliseconds) after which a PostgreSQL server counts as away that is cut off without a word. By
+default that takes a quarter of an hour, in which no heartbeat would be answered."""
+
 _LOCK_NUMBER = 0x626C6F78
 """Of the advisory lock in PostgreSQL that the scheduler holds."""
 
@@ -31,7 +41,9 @@ def open_engine(url: str) -> sa.Engine:
     parsed = _parsed(url)
     if parsed.get_backend_name() == "sqlite":
         return _sqlite(parsed)
-    return sa.create_engine(parsed, json_serializer=_as_json, pool_pre_ping=True, pool_size=5, max_overflow=5)
+    return sa.create_engine(
+        parsed, json_serializer=_as_json, pool_pre_ping=True, pool_size=5, max_overflow=5, connect_args=_NOTICED
+    )
 
 
 def name_of(engine: sa.Engine) -> str:

@@ -190,7 +190,14 @@ def test_a_sqlite_file_becomes_smaller_and_an_older_one_uses_its_pages_again(tmp
 def test_a_store_of_the_first_schema_is_upgraded_by_the_scheduler_alone(url: str) -> None:
     store = Store(url)
     with store.writing("x") as connection:
-        connection.execute(sa.text("ALTER TABLE tokens DROP COLUMN last_used_at"))
+        for statement in (
+            "ALTER TABLE tokens DROP COLUMN last_used_at",
+            "DROP INDEX jobs_of_user",
+            "DROP INDEX jobs_by_status",
+            'CREATE INDEX ix_jobs_user ON jobs ("user")',
+            "CREATE INDEX ix_jobs_status ON jobs (status)",
+        ):
+            connection.execute(sa.text(statement))
         connection.execute(sa.text("UPDATE meta SET value = '1' WHERE name = 'schema_version'"))
     store.close()
 
@@ -204,6 +211,10 @@ def test_a_store_of_the_first_schema_is_upgraded_by_the_scheduler_alone(url: str
     store = Store(url)
     assert version() == str(schema.SCHEMA_VERSION)
     assert store.tokens() == []
+    with store.reading("x") as connection:
+        indexes = {str(index["name"]) for index in sa.inspect(connection).get_indexes("jobs")}
+    assert {"jobs_of_user", "jobs_by_status"} <= indexes
+    assert {"ix_jobs_user", "ix_jobs_status"}.isdisjoint(indexes)
     store.close()
     Store(url).close()
 
@@ -290,7 +301,7 @@ def test_old_jobs_go_whole_and_their_key_may_be_used_again(tmp_path: Path) -> No
         done = world.service.retention.turn()
         assert done.jobs == 2
         assert done.output_bytes == 7
-        assert done.events > 5
+        assert done.events >= 1, "what came before the latest snapshot that is old"
         assert {path.name for path in (tmp_path / "logs").iterdir()} == set()
         for path in (f"/v1/jobs/{job_id}", f"/v1/jobs/{job_id}/logs", f"/v1/jobs/{job_id}/history"):
             assert world.call("ada", "GET", path).status_code == 404
@@ -328,9 +339,8 @@ def test_the_service_prunes_by_itself_says_so_and_outlives_a_failure(
         job_id = _over(world)
         _until(lambda: world.call("ada", "GET", f"/v1/jobs/{job_id}/logs").status_code == 410)
         _until(lambda: world.call("ada", "GET", f"/v1/jobs/{job_id}").status_code == 404)
-        text = world.call("root", "GET", "/metrics").text
-        assert "bloxopt_retention_failures_total 0.0" not in text
-        assert 'bloxopt_pruned_total{kind="jobs"} 1.0' in text
+        _until(lambda: 'bloxopt_pruned_total{kind="jobs"} 1.0' in world.call("root", "GET", "/metrics").text)
+        assert "bloxopt_retention_failures_total 0.0" not in world.call("root", "GET", "/metrics").text
     told = [vars(record) for record in caplog.records if record.message == "old data was pruned"]
     assert sum(record["outputs"] for record in told) == 1
     assert sum(record["output_bytes"] for record in told) == 7

@@ -142,6 +142,9 @@ class Scheduler:
         self._deadline = math.inf
         if self.ladder is not None:
             self.ladder.start(self.policy.solver if self.solver is None else self.solver, wait=_LONGEST_START)
+            for part in (self.selector, self.placement):
+                if hasattr(part, "ladder") and hasattr(part, "solver"):
+                    self.ladder.start(part.solver, wait=_LONGEST_START)
 
     @property
     def plan(self) -> Plan | None:
@@ -159,6 +162,8 @@ class Scheduler:
             for part in (self.selector, self.placement):
                 if hasattr(part, "deadline"):
                     part.deadline = self._deadline
+                if hasattr(part, "ladder"):
+                    part.ladder = self.ladder
         with nullcontext() if self.ladder is None else collection_put_off():
             made = self.decide(state)
         assignment = made.assignment
@@ -248,6 +253,8 @@ class Scheduler:
         twin = copy.copy(self)
         twin.backend = backend
         twin.selector = copy.deepcopy(self.selector)
+        if hasattr(twin.selector, "deadline"):
+            twin.selector.deadline = math.inf
         if getattr(self.placement, "remembers", False):
             # It knows its table and cluster by identity.
             known = (self.backend.catalog.table, self.backend.catalog.cluster)

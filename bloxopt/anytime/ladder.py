@@ -78,6 +78,15 @@ class Ladder:
             self._watch(solver).start(wait=wait)
             self._watch(_second(solver)).start(spare=False, wait=wait)
 
+    def solver(self, solver: str | Solver, seconds: float) -> Solver:
+        """A solver for another part of the round, such as selection: watched, and waited for no longer than that."""
+        return _Punctual(
+            self._watch(solver), self._watch(_SECOND_SOLVERS[0]), time.monotonic() + seconds + GRACE_SECONDS
+        )
+
+    def __deepcopy__(self, memo: object) -> Ladder:
+        return self  # copies of what uses it share its processes
+
     def close(self) -> None:
         """End the processes of its solvers."""
         while self._solvers:
@@ -153,7 +162,7 @@ class _Punctual:
     watched: Watched
     other: Watched
     until: float
-    meanwhile: Callable[[], None]
+    meanwhile: Callable[[], None] | None = None
 
     @property
     def name(self) -> str:

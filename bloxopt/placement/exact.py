@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,6 +22,9 @@ from bloxopt.placement.workspace import Workspace
 from bloxopt.runtime.assignment import Assignment
 from bloxopt.runtime.resources import WHOLE_GPU, Grant
 from bloxopt.solvers.base import Solver, SolverOptions
+
+if TYPE_CHECKING:
+    from bloxopt.anytime import Ladder
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,8 @@ class ExactPlacement(WholeRound):
         self.on_round = on_round
         self.deadline = math.inf
         """Moment (monotonic s) at which the round must be decided, if it has one."""
+        self.ladder: Ladder | None = None
+        """Whose processes the solver of such a round runs in."""
 
     def __call__(self, offer: Offer, need: int) -> Found | None:
         return self.heuristic(offer, need)
@@ -197,7 +203,10 @@ class ExactPlacement(WholeRound):
     def _solve(self, instance: Instance, start: dict[int, Where], time_limit: float | None) -> ExactAnswer:
         from bloxopt.solvers.registry import get_solver
 
-        solver = get_solver(self.solver) if isinstance(self.solver, str) else self.solver
+        if self.ladder is not None and time_limit is not None and self.deadline < math.inf:
+            solver = self.ladder.solver(self.solver, time_limit)
+        else:
+            solver = get_solver(self.solver)
         return solve_instance(instance, solver, SolverOptions(time_limit=time_limit, mip_gap=self.mip_gap), start)
 
     def _instance(

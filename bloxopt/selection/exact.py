@@ -15,6 +15,7 @@ from bloxopt.selection.base import Decision, Plan, fill, first_of_each
 from bloxopt.selection.pairs import partners
 
 if TYPE_CHECKING:
+    from bloxopt.anytime import Ladder
     from bloxopt.formulations.policy import Policy
     from bloxopt.formulations.round_limits import RoundLimits
 
@@ -39,6 +40,8 @@ class ExactSelection:
         self.mip_gap = mip_gap
         self.time_limit = time_limit
         self.deadline = math.inf
+        self.ladder: Ladder | None = None
+        """Whose processes the solver of a round with a deadline runs in."""
 
     def replanned(self, previous: Plan | None, space: AllocationSpace) -> None:
         """Nothing to carry over: what is owed is counted from the plan in force."""
@@ -71,6 +74,8 @@ class ExactSelection:
         from bloxopt.formulations.policy import Policy as ProgramPolicy
         from bloxopt.solvers.base import SolverOptions
 
+        limit = self._time_limit()
+        ladder = self.ladder if self.deadline < math.inf else None
         program = ProgramPolicy(
             objective=MaxSum(ColumnValue(owed * space.gpu_demand)),
             constraints=[
@@ -79,8 +84,8 @@ class ExactSelection:
                 *([] if limits is None else [limits.block()]),
                 *([] if space.catalog.pairing is None else [PairedShares(whole=True)]),
             ],
-            solver=self.solver,
-            options=SolverOptions(mip_gap=self.mip_gap, time_limit=self._time_limit()),
+            solver=self.solver if ladder is None or limit is None else ladder.solver(self.solver, limit),
+            options=SolverOptions(mip_gap=self.mip_gap, time_limit=limit),
             name="exact selection",
         )
         # A job that is owed nothing may be needed as the partner of one that is.

@@ -8,6 +8,8 @@ from faulty_solvers import Faulty
 import bloxopt as bx
 from bloxopt.errors import ConfigError
 from bloxopt.experiments import load_experiment
+from bloxopt.placement.exact import ExactPlacement
+from bloxopt.selection.exact import ExactSelection
 from bloxopt.simulation import SimulationOptions
 
 CLUSTER = "2xV100+4xP100+6xK80"
@@ -71,6 +73,17 @@ def test_experiment_files_set_it(tmp_path) -> None:
 @pytest.mark.parametrize("budget", [1e-9, 20.0])
 def test_exact_selection_and_placement_keep_the_deadline_too(budget: float) -> None:
     result = _simulate("highs", round_budget=budget, selector="exact", placement="exact")
+    assert result.jobs["finish"].notna().all()
+
+
+@pytest.mark.parametrize("fault", ["crash", "nan"])
+def test_solvers_of_selection_and_placement_cannot_take_the_scheduler_along(fault: str) -> None:
+    faulty = Faulty(fault)
+    selector, placement = ExactSelection(solver=faulty), ExactPlacement(solver=faulty)
+    trace, options = bx.load_trace("gavel-100").head(5), SimulationOptions(round_budget=20.0, round_seconds=7200.0)
+    result = bx.simulate(
+        trace, CLUSTER, "max_min_fairness", solver="highs", options=options, selector=selector, placement=placement
+    )
     assert result.jobs["finish"].notna().all()
 
 

@@ -192,6 +192,19 @@ def test_looking_ahead_ends_when_its_time_is_up(tmp_path: Path) -> None:
     asked.world.kill()
 
 
+def test_parts_whose_rounds_have_a_deadline_can_be_copied(tmp_path: Path) -> None:
+    rounds = {"seconds": 10.0, "shortest": 1.0, "budget": 5.0}
+    asked = Asked(tmp_path, policy="max_min_fairness", selector="exact", placement="exact", rounds=rounds)
+    asked.world.add("a", 4)
+    asked.world.beat()
+    asked.world.submit("ada", 1, 2, 4)
+    asked.world.rounds(2)
+    answer = asked.ask(policy="las", horizon=0.0)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["present"]["decision"]["running"] >= 1
+    asked.world.kill()
+
+
 def test_an_idle_cluster_has_no_future(tmp_path: Path) -> None:
     asked = Asked(tmp_path)
     asked.world.add("a", 4)

@@ -16,6 +16,7 @@ from bloxopt.formulations.resuming import Resolver
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.selection import Plan
 from bloxopt.solvers.base import Solver, SolverOptions, Termination
+from bloxopt.solvers.registry import get_solver
 
 _NEVER = 1e9
 """Seconds that a round may take here: as long as it takes."""
@@ -45,6 +46,10 @@ class RecordedLadder(Ladder):
         if self.recorded is not None and self.recorded["rung"] != Rung.SOLVED:
             return _given(policy, space, self.recorded)
         return policy.allocate(space, solver=solver, options=options, resume=resume)
+
+    def solver(self, solver: str | Solver, seconds: float) -> Solver:
+        """For other parts of a round: in this process, for as long as it takes."""
+        return get_solver(solver)
 
 
 def _given(policy: Policy, space: AllocationSpace, recorded: Mapping[str, Any]) -> Allocation:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import math
 import pickle
 import subprocess
 import sys
@@ -101,10 +103,19 @@ class WhatIf:
 
 
 def portable(scheduler: Scheduler, state: ClusterState) -> tuple[Scheduler, ClusterState]:
-    """A copy of a scheduler, as it goes into another process: its plan without the program that it is from.
+    """A copy of a scheduler, as it goes into another process.
 
-    That has functions in it; what was proven by it can be told without.
+    Its plan goes without the program that it is from, which has functions in it: what was proven can be told without.
+    Its parts go without the deadline of the last round, and the processes of solvers for it.
     """
+    for name in ("selector", "placement"):
+        part = getattr(scheduler, name)
+        if hasattr(part, "deadline"):
+            own = copy.copy(part)
+            own.deadline = math.inf
+            if hasattr(own, "ladder"):
+                own.ladder = None
+            setattr(scheduler, name, own)
     if scheduler.plan is not None:
         scheduler.plan.allocation = replace(scheduler.plan.allocation, program=None, prices=None)
     return scheduler, state

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -14,19 +14,17 @@ import numpy as np
 
 from bloxopt.admission.base import AcceptAll, Admission, checked_decision
 from bloxopt.anytime import Ladder, Rung, collection_put_off
+from bloxopt.decisions import Decided, Round, delivered, moves, running
 from bloxopt.formulations.allocation import Allocation
 from bloxopt.formulations.policy import Policy
 from bloxopt.formulations.resuming import Resolver
-from bloxopt.formulations.space import AllocationSpace, ConfigurationCatalog
+from bloxopt.formulations.space import AllocationSpace
 from bloxopt.hosts import Hosts
 from bloxopt.jobs import BoolArray, IntArray
-from bloxopt.pairing import ALONE
 from bloxopt.placement.rules import Rules
 from bloxopt.placement.strategy import Strategy
 from bloxopt.placement.workspace import Workspace
-from bloxopt.runtime.assignment import Assignment
 from bloxopt.runtime.backend import Backend, ClusterState, Ran
-from bloxopt.runtime.resources import WHOLE_GPU
 from bloxopt.selection.base import Plan, RoundSelector
 from bloxopt.solvers.base import Solver, SolverOptions
 
@@ -35,45 +33,6 @@ _LONGEST_START = 60.0
 
 _SHORTEST_ROUND = 1e-3
 """Seconds that lie at least between two changes of a policy's order: rounding errors must not give endless rounds."""
-
-
-@dataclass(frozen=True, slots=True)
-class Round:
-    """What happened in one round; times in seconds, ``allocation`` None if the plan was kept.
-
-    ``retries`` is how often the round was selected again because some gangs found no place. ``decide_seconds`` of real
-    time passed from observing to applying, ``late_seconds`` of them after the deadline, if there is one.
-    """
-
-    time: float
-    admitted: int
-    active: int
-    running: int
-    started: int
-    stopped: int
-    gpus_used: float
-    gpus_up: int
-    allocation: Allocation | None
-    retries: int = 0
-    decide_seconds: float = 0.0
-    late_seconds: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Decided:
-    """A round that has been decided and not yet applied.
-
-    ``space`` the active jobs, ``allocation`` the plan made now (None: the old one was kept), ``assignment`` what is to
-    run, with the jobs that start and stop, and the tries that placing took.
-    """
-
-    admitted: int
-    space: AllocationSpace
-    allocation: Allocation | None
-    assignment: Assignment
-    started: int = 0
-    stopped: int = 0
-    retries: int = 0
 
 
 class Memory(NamedTuple):
@@ -203,7 +162,7 @@ class Scheduler:
         made = self._select_and_place(state, Decided(admitted, space, allocation, state.assignment))
         limits = self.policy.round_limits(space)
         if limits is not None:
-            limits.check(_running(made.assignment, self.backend.catalog))
+            limits.check(running(made.assignment, self.backend.catalog))
         if self.hosts is not None and len(made.assignment):
             ranking = self.policy.rank(space)
             order = space.index if ranking is None else space.index[ranking]
@@ -320,11 +279,12 @@ class Scheduler:
             stop, start = selection.place(before, workspace)
             after = before.change(stop, start)
             unmet = selection.unmet(after, catalog) if self.placement_retries else ()
-            moves = _moves(before, after, start, stop, catalog)
-            tried = Decided(made.admitted, made.space, made.allocation, after, *moves)
+            tried = Decided(
+                made.admitted, made.space, made.allocation, after, *moves(before, after, start, stop, catalog)
+            )
             if not len(unmet) and not tries:
                 return tried
-            value = _delivered(after, catalog)
+            value = delivered(after, catalog)
             if value > most + 1e-9:
                 best, most = tried, value
             if not len(unmet) or tries == self.placement_retries or time.monotonic() > self._deadline:
@@ -392,35 +352,6 @@ class Scheduler:
         finished, version = self.backend.ledger.num_finished, self.backend.catalog.version
         self._stale = self._stale or finished != self._finished or version != self._rates_version
         self._finished, self._rates_version = finished, version
-
-
-def _delivered(assignment: Assignment, catalog: ConfigurationCatalog) -> float:
-    """GPUs in use, those of a gang that its placement slows down counted by what is left of its rate."""
-    grants = assignment.grants.values()
-    row = np.fromiter(assignment.grants, dtype=np.int64, count=len(assignment))
-    kind = np.array([grant.gpu_type for grant in grants], dtype=np.int64)
-    gpus = np.array([grant.num_gpus for grant in grants], dtype=np.int64)
-    nodes = np.array([len(grant.nodes) for grant in grants], dtype=np.int64)
-    share = np.array([grant.milli for grant in grants], dtype=np.int64) / WHOLE_GPU
-    return float((gpus * share) @ catalog.placement_factors(row, kind, gpus, nodes))
-
-
-def _moves(
-    before: Assignment, after: Assignment, start: Collection[int], stop: Collection[int], catalog: ConfigurationCatalog
-) -> tuple[int, int]:
-    """How many jobs start and how many stop, not counting those that only change who they share their GPUs with."""
-    if catalog.pairing is None:
-        return len(start), len(stop)
-    there = {row for row in start if row in before and before[row].gpus == after[row].gpus}
-    return len(start) - len(there), len(stop) - len(there)
-
-
-def _running(assignment: Assignment, catalog: ConfigurationCatalog) -> Iterator[tuple[int, int, int, int]]:
-    """Row, GPU type, GPUs and kind of the partner of every job that runs."""
-    kind = None if catalog.pairing is None else catalog.pairing.kind
-    for row, grant in assignment.grants.items():
-        beside = ALONE if kind is None or grant.partner < 0 else int(kind[grant.partner])
-        yield row, grant.gpu_type, grant.num_gpus, beside
 
 
 def _account_isolated_progress(space: AllocationSpace) -> None:

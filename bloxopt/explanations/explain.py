@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from bloxopt.decisions import Decided
 from bloxopt.errors import InputError
 from bloxopt.explanations.reasons import Explanation, Reason, Remedy
 from bloxopt.explanations.remedies import decided_with, more_gpus, new_plan, runs_with, without_block
@@ -14,7 +15,7 @@ from bloxopt.formulations.constraints.base import name_blocks
 from bloxopt.placement.feasibility import gang_by_type, usable_gpus
 from bloxopt.placement.rules import Rules, allowed_nodes
 from bloxopt.placement.workspace import Workspace
-from bloxopt.rounds import Decided, Scheduler
+from bloxopt.rounds import Scheduler
 from bloxopt.runtime.backend import ClusterState
 from bloxopt.simulation.fork import fork
 from bloxopt.state import JobStatus

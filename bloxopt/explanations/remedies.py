@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from bloxopt.cluster import Cluster, Node
+from bloxopt.decisions import Decided
 from bloxopt.errors import BloxoptError
 from bloxopt.explanations.reasons import Remedy
 from bloxopt.formulations.constraints.base import name_blocks
@@ -15,7 +16,7 @@ from bloxopt.formulations.policy import Policy
 from bloxopt.formulations.space import ConfigurationCatalog
 from bloxopt.jobs import IntArray
 from bloxopt.placement.rules import allowed_nodes
-from bloxopt.rounds import Decided, Scheduler
+from bloxopt.rounds import Scheduler
 from bloxopt.runtime.backend import ClusterState
 from bloxopt.simulation.fork import fork
 

@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from bloxopt.decisions import Round
 from bloxopt.formulations.space import ConfigurationCatalog
 from bloxopt.jobs import FloatArray
-from bloxopt.rounds import Round
 from bloxopt.simulation.backend import SimulatedBackend
 from bloxopt.simulation.result import SimulationResult
 from bloxopt.state import JobStatus

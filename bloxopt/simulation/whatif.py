@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from bloxopt.admission import Admission
+from bloxopt.decisions import Decided
 from bloxopt.errors import BloxoptError, InfeasibleError
 from bloxopt.formulations.policy import Policy
 from bloxopt.jobs import BoolArray
 from bloxopt.placement.strategy import Strategy
-from bloxopt.rounds import Decided, Scheduler
+from bloxopt.rounds import Scheduler
 from bloxopt.runtime.assignment import Assignment
 from bloxopt.runtime.backend import ClusterState
 from bloxopt.selection import RoundSelector

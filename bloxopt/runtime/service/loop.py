@@ -7,12 +7,13 @@ from dataclasses import replace
 from functools import partial
 
 from bloxopt.anytime import Ladder
+from bloxopt.decisions import Round
 from bloxopt.errors import BloxoptError
 from bloxopt.experiments.store import versions
 from bloxopt.explanations.explain import explain
 from bloxopt.explanations.reasons import Explanation, Reason
 from bloxopt.formulations.allocation import Allocation
-from bloxopt.rounds import Round, Scheduler
+from bloxopt.rounds import Scheduler
 from bloxopt.runtime.backend import ClusterState
 from bloxopt.runtime.live import LiveBackend
 from bloxopt.runtime.live.memory import memory_data

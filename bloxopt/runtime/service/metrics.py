@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 from bloxopt import __version__
 from bloxopt.anytime.ladder import Rung
-from bloxopt.rounds import Round
+from bloxopt.decisions import Round
 from bloxopt.runtime.live import LiveCluster
 from bloxopt.runtime.messages import JobStatus, NodeState
 from bloxopt.runtime.service.plan_metrics import PlanCollector

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bloxopt.runtime.live.backend import LiveBackend, Rounds
+from bloxopt.runtime.live.backend import LiveBackend
 from bloxopt.runtime.live.clock import Clock
 from bloxopt.runtime.live.cluster import LiveCluster
 from bloxopt.runtime.live.heartbeats import answer
-from bloxopt.runtime.live.terms import LeaseTerms
+from bloxopt.runtime.live.terms import LeaseTerms, Rounds
 
 __all__ = ["Clock", "LeaseTerms", "LiveBackend", "LiveCluster", "Rounds", "answer"]

@@ -1,9 +1,11 @@
-"""Lengths of time that leases go by, and what is known of runs and not stored."""
+"""Lengths of time that leases and rounds go by, and what is known of runs and not stored."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+
+from bloxopt.formulations.space import EVERY_COUNT_UP_TO
 
 LOST = "its node was not heard from for longer than its lease"
 """Why a run ended whose lease is over."""
@@ -21,6 +23,19 @@ class LeaseTerms:
     heartbeat_seconds: float = 5.0
     margin_seconds: float = 10.0
     lost_seconds: float = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """How rounds go by. ``end`` ``next_event``: a round ends early, though not before ``shortest`` (s), when
+    something changed and GPUs are idle; ``fixed``: it lasts ``seconds`` (s) always. ``tick`` (s) is how often leases
+    and nodes are looked at."""
+
+    seconds: float = 60.0
+    end: Literal["next_event", "fixed"] = "next_event"
+    shortest: float = 1.0
+    tick: float = 1.0
+    every_gpu_count_up_to: int = EVERY_COUNT_UP_TO
 
 
 @dataclass(slots=True)

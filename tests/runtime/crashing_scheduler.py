@@ -16,8 +16,9 @@ from types import FrameType
 from typing import Any
 
 from bloxopt.runtime.live import LiveCluster, reception
+from bloxopt.runtime.live.recording import ROUND
 from bloxopt.runtime.service.command import configured, serve
-from bloxopt.runtime.store import Store
+from bloxopt.runtime.store import Change, Store
 
 POINTS = ("before", "after", "heartbeat", "submission", "call")
 
@@ -26,7 +27,8 @@ def arm(kind: str, number: int) -> None:
     """Have this process kill itself at the ``number``-th point of a kind.
 
     ``before`` and ``after`` a change is committed · ``heartbeat`` and ``submission``: it is stored, and not yet
-    answered · ``call``: at this call of a C function, in whatever thread, so between any two things that it does.
+    answered · ``call``: at this call of a C function, in whatever thread, so between any two things that it does ·
+    ``part``: after a part of a round's decision is stored, jobs that start in it and not yet the record of the round.
     """
     if kind == "call":
         die_at_call(number)
@@ -34,9 +36,16 @@ def arm(kind: str, number: int) -> None:
         _die_at(reception, "answer_together", number)
     elif kind == "submission":
         _die_at(LiveCluster, "submit", number)
+    elif kind == "part":
+        _die_at(Store, "commit", number, counts=lambda store, change: _is_part_of_round(change))
     else:
         # A change that holds nothing is not stored.
         _die_at(Store, "commit", number, kind, lambda store, change: bool(change))
+
+
+def _is_part_of_round(change: Change) -> bool:
+    kinds = {event.kind for event in change.events}
+    return "attempt.started" in kinds and ROUND not in kinds
 
 
 def die_at_call(number: int) -> None:

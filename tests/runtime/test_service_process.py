@@ -21,6 +21,7 @@ import pytest
 
 from bloxopt.runtime.live import Clock
 from bloxopt.runtime.messages import DesiredState, JobStatus
+from bloxopt.runtime.replay import read_log, replay
 from bloxopt.runtime.service.command import configured, new_admin_token
 from bloxopt.runtime.service.tokens import Tokens
 from bloxopt.runtime.store import Store
@@ -41,6 +42,8 @@ heartbeat_seconds = 0.2
 lost_seconds = 5.0
 margin_seconds = 0.5
 """
+
+HELPER = str(Path(__file__).with_name("crashing_scheduler.py"))
 
 
 def _free_port() -> int:
@@ -92,10 +95,10 @@ def test_the_command_serves_writes_its_first_token_and_ends_on_sigterm(tmp_path:
 class RemoteWorld:
     """Agents that speak to a scheduler process over HTTP; what it does not answer is lost."""
 
-    def __init__(self, port: int, tokens: dict[str, str]) -> None:
+    def __init__(self, port: int, tokens: dict[str, str], gpus_each: int = 2) -> None:
         self.url, self.tokens = f"http://127.0.0.1:{port}", tokens
         self.clock = MovedClock()
-        self.agents = [PlayedAgent(self.clock, name, gpus(2), stopping=1.0) for name in ("a", "b")]
+        self.agents = [PlayedAgent(self.clock, name, gpus(gpus_each), stopping=1.0) for name in ("a", "b")]
         self.client = httpx.Client(timeout=5.0)
 
     def request(self, who: str, method: str, path: str, **more: object) -> httpx.Response | None:
@@ -126,16 +129,20 @@ class RemoteWorld:
         return there
 
 
+def _tokens(folder: Path) -> dict[str, str]:
+    store = Store(str(folder / "live.db"))
+    tokens = Tokens(store, Clock())
+    made = {name: tokens.create(role, name)[0] for name, role in {"ada": "user", "a": "node", "b": "node"}.items()}
+    store.close()
+    return made
+
+
 def _killed_again_and_again(folder: Path, seed: int, crashes: int) -> None:
     """Jobs come and run while the scheduler dies at commits drawn from ``seed``; then it stays, and all end."""
     draw = random.Random(seed)
     config, port = folder / "scheduler.toml", _free_port()
     config.write_text(CONFIG)
-    store = Store(str(folder / "live.db"))
-    tokens = Tokens(store, Clock())
-    made = {name: tokens.create(role, name)[0] for name, role in {"ada": "user", "a": "node", "b": "node"}.items()}
-    store.close()
-    world = RemoteWorld(port, made)
+    world = RemoteWorld(port, _tokens(folder))
     keys = iter(range(10_000))
     submitted: dict[str, str] = {}
     unanswered: list[str] = []
@@ -149,11 +156,10 @@ def _killed_again_and_again(folder: Path, seed: int, crashes: int) -> None:
         else:
             unanswered.append(key)
 
-    helper = str(Path(__file__).with_name("crashing_scheduler.py"))
     for crash in range(crashes + 1):
         last = crash == crashes
         point = ["1000000", "after"] if last else [str(draw.randint(2, 25)), draw.choice(["before", "after"])]
-        with scheduler(helper, str(config), str(port), *point, port=port) as process:
+        with scheduler(HELPER, str(config), str(port), *point, port=port) as process:
             for key in list(unanswered):
                 unanswered.remove(key)
                 submit(key)
@@ -194,6 +200,58 @@ def test_killed_wherever_it_writes_it_loses_no_job_and_runs_none_twice(tmp_path:
 @pytest.mark.parametrize("seed", range(2, 6))
 def test_killed_at_many_more_points_too(tmp_path: Path, seed: int) -> None:
     _killed_again_and_again(tmp_path, seed, crashes=12)
+
+
+def test_a_round_that_was_stored_in_part_goes_on_and_what_was_recorded_replays(tmp_path: Path) -> None:
+    config, port = tmp_path / "scheduler.toml", _free_port()
+    config.write_text(CONFIG)
+    jobs = 150
+    world = RemoteWorld(port, _tokens(tmp_path), gpus_each=jobs // 2)
+    with scheduler(HELPER, str(config), str(port), "1", "part", port=port) as process:
+        for _ in range(3):
+            assert world.beat()
+        specs = [spec(20.0, name=f"job-{number}").model_dump(mode="json") for number in range(jobs)]
+        submission = {"json": specs, "headers": {"Idempotency-Key": "all"}}
+        world.request("ada", "POST", "/v1/jobs/batch", **submission)
+        assert process.wait(timeout=30) == -signal.SIGKILL
+    store = Store(str(tmp_path / "live.db"))
+    kept = store.jobs(limit=1000)
+    begun = {job.job_id for job in kept if job.attempt}
+    recorded = [event for _, event in store.events(kinds=["round"], limit=1000)]
+    store.close()
+    assert len(kept) == jobs, "the round would have admitted and started all of them"
+    assert 0 < len(begun) < jobs
+    assert not any("started" in event.data or "admitted" in event.data for event in recorded)
+
+    with scheduler(HELPER, str(config), str(port), "1000000", "after", port=port):
+        again = world.request("ada", "POST", "/v1/jobs/batch", **submission)
+        assert again is not None
+        assert {job["job_id"] for job in again.json()} == {job.job_id for job in kept}
+        for _ in range(500):
+            assert world.beat()
+            left = world.request(
+                "ada", "GET", "/v1/jobs?status=pending&status=running&status=starting&status=stopping&limit=1"
+            )
+            if left is not None and not left.json()["jobs"]:
+                break
+            time.sleep(0.02)
+        else:
+            raise AssertionError("jobs are not over")
+    store = Store(str(tmp_path / "live.db"))
+    ended = store.jobs(limit=1000)
+    assert {job.job_id for job in ended} == {job.job_id for job in kept}
+    for job in ended:
+        (run,) = store.runs(job.job_id)
+        assert (job.status, job.steps, job.attempt) == (JobStatus.SUCCEEDED, 20.0, 1)
+        assert run.done
+    recorded = [event for _, event in store.events(kinds=["round"], limit=1000)]
+    store.close()
+    assert not any(agent.busy() for agent in world.agents)
+    started = [job_id for event in recorded for job_id in event.data.get("started", ())]
+    assert sorted(started) == sorted(job.job_id for job in kept if job.job_id not in begun), "of the rounds on record"
+    report = replay(read_log(tmp_path / "live.db"))
+    assert report.rounds == report.identical == len(recorded)
+    assert (report.first, report.last, report.difference) == (1, len(recorded), None)
 
 
 def test_an_admin_token_cannot_be_made_behind_a_running_schedulers_back(tmp_path: Path) -> None:

@@ -99,6 +99,8 @@ def _register(cluster: LiveCluster, contact: Contact, heartbeat: Heartbeat) -> N
     place = 1 + max((place for other in cluster.nodes.values() for place in other.slots.values()), default=-1)
     for offset, gpu_type in enumerate(sorted(types)):
         node.slots = {**node.slots, gpu_type: place + offset}
+    # The contact first: whoever looks at a node finds both.
+    cluster.contacts[name] = contact
     cluster.nodes[name] = node
     cluster.save_node(node)
     cluster.note(

@@ -1,21 +1,24 @@
-"""Jobs and nodes as people see them."""
+"""Jobs and nodes as people see them.
+
+Nobody who looks waits for the cluster, which others hold while the store writes: what is shown may be a moment ahead of
+the store. Every list is copied in one step, so that it may change meanwhile.
+"""
 
 from __future__ import annotations
 
 from bloxopt.runtime.live.cluster import LiveCluster
 from bloxopt.runtime.messages import JobView, NodeState, NodeView
-from bloxopt.runtime.store import JobRecord, NodeRecord
+from bloxopt.runtime.store import JobRecord, NodeRecord, RunRecord
 
 UNHEARD = "not heard from since the scheduler started"
 
 
 def job_view(live: LiveCluster, job: JobRecord) -> JobView:
     """The job with the GPUs that it holds now, those of runs that are stopping too."""
-    with live.lock:
-        gpus: dict[str, list[int]] = {}
-        for run in live.unended(job):
-            if run.told or live.is_wanted(run):
-                gpus[run.node] = sorted({*gpus.get(run.node, []), *run.gpus})
+    gpus: dict[str, list[int]] = {}
+    for run in live.unended(job):
+        if _is_held(run, job):
+            gpus[run.node] = sorted({*gpus.get(run.node, []), *run.gpus})
     reason = job.reason
     if not reason and not job.final and not job.wanted:
         reason = "waits for admission" if job.admitted_at is None else "waits for GPUs"
@@ -41,14 +44,11 @@ def job_view(live: LiveCluster, job: JobRecord) -> JobView:
 
 def node_view(live: LiveCluster, node: NodeRecord, processes: bool) -> NodeView:
     """The node with its GPUs as last measured; ``processes`` whether to say which are on them."""
-    with live.lock:
-        contact = live.contacts[node.name]
-        state = live.state(node.name)
-        held = {gpu for run in live.runs_on(node.name) if run.told or live.is_wanted(run) for gpu in run.gpus}
-        message = contact.message
-        if state is NodeState.LOST:
-            message = UNHEARD if contact.heard is None else "not heard from for too long"
-        infos = list(contact.infos)
+    contact = live.contacts[node.name]
+    state, message, infos = live.state(node.name), contact.message, contact.infos
+    held = {gpu for run in live.runs_on(node.name) if _is_held(run, live.jobs.get(run.job_id)) for gpu in run.gpus}
+    if state is NodeState.LOST:
+        message = UNHEARD if contact.heard is None else "not heard from for too long"
     return NodeView(
         name=node.name,
         state=state,
@@ -58,3 +58,8 @@ def node_view(live: LiveCluster, node: NodeRecord, processes: bool) -> NodeView:
         last_heartbeat=contact.heartbeat_at,
         version=node.version,
     )
+
+
+def _is_held(run: RunRecord, job: JobRecord | None) -> bool:
+    """Whether a run that has not ended has its GPUs: its agent knows of it, or will."""
+    return run.told or (job is not None and job.wanted and run.attempt == job.attempt)

@@ -119,8 +119,7 @@ def list_jobs(
         cursor = (float(match[1]), match[2])
     found = service.store.jobs(user, status, limit, cursor)
     # What is not over is shown as it is now, which may be a moment ahead of the store.
-    with service.live.lock:
-        jobs = [service.live.jobs.get(job.job_id, job) for job in found]
+    jobs = [service.live.jobs.get(job.job_id, job) for job in found]
     last = found[-1] if len(found) == limit else None
     return JobPage(
         jobs=[job_view(service.live, job) for job in jobs],

@@ -10,9 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-SOONEST = 0.5
-"""Seconds at least between two heartbeats of one node, as with agents."""
-
 
 class Connection:
     """One kept-alive HTTP connection. A few lines of its own, because whole clients cost as much CPU as the server."""
@@ -126,6 +123,7 @@ class Node:
     gpus: int
     connection: Connection
     sequence: int = 0
+    soonest: float = 0.5
     runs: dict[tuple[str, int], Run] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -145,6 +143,7 @@ class Node:
     def take(self, answer: bytes) -> bool:
         """Start, stop and forget runs; whether there is something new to report soon."""
         desired = json.loads(answer)
+        self.soonest = desired["news_seconds"]
         now = time.monotonic()
         for job_id, attempt in desired["forget"]:
             self.runs.pop((job_id, attempt), None)
@@ -177,4 +176,4 @@ class Node:
                 continue
             note(status, seconds)
             news = status == 200 and self.take(body)
-            due = began + (SOONEST if news else interval * random.uniform(0.9, 1.0))
+            due = began + (self.soonest if news else interval * random.uniform(0.9, 1.0))

@@ -21,6 +21,8 @@ from pydantic import BaseModel, ConfigDict, Field
 MAX_NAME = 63
 MAX_COMMAND = 65_536
 MAX_ENVIRONMENT = 256
+SOONEST_NEWS = 0.5
+"""Seconds at least between two heartbeats of a node."""
 
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 """A node, tenant, user or job type: letters, digits, dot, underscore and dash; never a path."""
@@ -213,7 +215,9 @@ class DesiredRun(Message):
 class DesiredState(Message):
     """What should run on a node, complete, and for how long it may go on unanswered.
 
-    ``forget``: ended runs whose report has been stored, so that the agent may drop its records of them.
+    ``forget``: ended runs whose report has been stored, so that the agent may drop its records of them. The next
+    heartbeat is due in about ``heartbeat_seconds``; with news of runs it comes sooner, though not before
+    ``news_seconds`` have passed since the last one.
     """
 
     sequence: int
@@ -221,6 +225,7 @@ class DesiredState(Message):
     forget: list[tuple[JobId, int]] = []
     lease_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     heartbeat_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    news_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = SOONEST_NEWS
 
 
 class NodeState(StrEnum):

@@ -11,8 +11,9 @@ import pytest
 from bloxopt.errors import StoreError
 from bloxopt.runtime.live import LiveCluster
 from bloxopt.runtime.live.faults import StaleAgentError
+from bloxopt.runtime.live.heartbeats import NEWS_A_SECOND, answer_together
 from bloxopt.runtime.live.reception import Reception
-from bloxopt.runtime.messages import JobStatus
+from bloxopt.runtime.messages import SOONEST_NEWS, DesiredState, JobStatus
 from bloxopt.runtime.store import Change, Store
 from tests.runtime.live_world import MovedClock, PlayedAgent, gpus, spec
 
@@ -146,3 +147,19 @@ def test_two_heartbeats_of_one_node_are_read_in_their_order(world: World) -> Non
     assert given_up.result(PATIENCE).sequence + 1 == next_one.result(PATIENCE).sequence
     (run,) = next_one.result(PATIENCE).runs
     assert run.attempt == 1
+
+
+def test_nodes_of_a_large_cluster_keep_their_news_longer(tmp_path: Path) -> None:
+    live = LiveCluster(Store(str(tmp_path / "live.db")), clock=MovedClock())
+    agents = [PlayedAgent(MovedClock(), f"n{number}", gpus(1)) for number in range(500)]
+    pauses = [answered.news_seconds for answered in answer_all(live, agents)]
+    assert pauses[0] == pauses[100] == SOONEST_NEWS, "nobody is slowed down where there are few"
+    assert pauses[-1] == len(agents) / NEWS_A_SECOND > SOONEST_NEWS
+    assert pauses == sorted(pauses)
+    live.store.close()
+
+
+def answer_all(live: LiveCluster, agents: list[PlayedAgent]) -> list[DesiredState]:
+    """A heartbeat of each, answered."""
+    answers = answer_together(live, [agent.heartbeat() for agent in agents])
+    return [answered for answered in answers if isinstance(answered, DesiredState)]

@@ -24,13 +24,12 @@ from bloxopt.runtime.agent.ordering import order_for
 from bloxopt.runtime.agent.orders import IO_ERROR, UNUSABLE
 from bloxopt.runtime.agent.runs import LocalRun, RunFolders, RunKey
 from bloxopt.runtime.agent.upload import LogUploader
-from bloxopt.runtime.messages import DesiredRun, DesiredState, Heartbeat, RunReport, RunState
+from bloxopt.runtime.messages import SOONEST_NEWS, DesiredRun, DesiredState, Heartbeat, RunReport, RunState
 
 _LOGGER = logging.getLogger("bloxopt.agent")
 
 _TICK = 0.2
 _FIRST_READING = 10.0
-_SOONEST = 0.5
 _FIRST_HEARTBEAT = 5.0
 _MOST_BACKOFF = 30.0
 _LONGEST_LOG_WAIT = 600.0
@@ -65,7 +64,7 @@ class Agent:
         self._waiting: set[RunKey] = set()
         self._sequence = 0
         self._applied = -1
-        self._interval = _FIRST_HEARTBEAT
+        self._interval, self._soonest = _FIRST_HEARTBEAT, SOONEST_NEWS
         self._failures = 0
         self._cgroup = self._prepare_cgroup()
         self._stopped = threading.Event()
@@ -96,7 +95,7 @@ class Agent:
                     continue
                 stages = [(report.job_id, report.attempt, report.state) for report in reports]
                 now = time.monotonic()
-                if now >= next_beat or (stages != reported and not self._failures and now >= last_beat + _SOONEST):
+                if now >= next_beat or (stages != reported and not self._failures and now >= last_beat + self._soonest):
                     last_beat = now
                     if self.beat(reports):
                         reported = stages
@@ -153,7 +152,7 @@ class Agent:
         if desired.sequence < self._applied:
             return
         self._applied = desired.sequence
-        self._interval = desired.heartbeat_seconds
+        self._interval, self._soonest = desired.heartbeat_seconds, desired.news_seconds
         self._monitor.set_interval(max(desired.heartbeat_seconds, 1.0))
         # From the sending on, so that the lease ends here no later than the scheduler believes.
         deadline = sent_at + desired.lease_seconds
@@ -266,7 +265,7 @@ class Agent:
         if not self._failures:
             return self._interval * random.uniform(0.9, 1.0)
         lease = self._granted.lease_seconds if self._granted is not None else _MOST_BACKOFF
-        longest = max(min(_MOST_BACKOFF, lease / 8), _SOONEST)
+        longest = max(min(_MOST_BACKOFF, lease / 8), SOONEST_NEWS)
         return min(self._interval * 2.0 ** min(self._failures - 1, 10), longest) * random.uniform(0.5, 1.0)
 
     def _prepare_cgroup(self) -> str | None:

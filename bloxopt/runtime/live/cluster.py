@@ -14,12 +14,13 @@ run of the former ones is over, and so is every other run on its GPUs.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from bloxopt.runtime.live.attempts import Attempts
 from bloxopt.runtime.live.clock import Clock
 from bloxopt.runtime.live.faults import UnknownError
 from bloxopt.runtime.live.nodes import Layout, LayoutMaker
+from bloxopt.runtime.live.pace import Pace
 from bloxopt.runtime.live.submissions import Submissions
 from bloxopt.runtime.live.terms import LOST, LeaseTerms
 from bloxopt.runtime.messages import JobSpec, JobStatus, NodeState
@@ -33,6 +34,7 @@ class LiveCluster(Attempts):
         super().__init__(store, terms, clock)
         self._submissions = Submissions(self)
         self._layouts = LayoutMaker()
+        self.pace = Pace()
 
     # -- what people ask for -----------------------------------------------------------------------------------------
 
@@ -150,7 +152,8 @@ class LiveCluster(Attempts):
                     stuck[run.node].update(run.gpus)
         return stuck
 
-    def layout(self) -> Layout | None:
-        """The cluster that policies see now; None while no node has registered."""
+    def layout(self, held: Mapping[str, Mapping[int, str]] | None = None) -> Layout | None:
+        """The cluster that policies see now; None while no node has registered. ``held``: :meth:`held_gpus`, if known."""
         states = {name: self.state(name) for name in self.nodes}
-        return self._layouts.layout_of(self.nodes.values(), states, self.held_gpus(), self.stuck_gpus())
+        held = self.held_gpus() if held is None else held
+        return self._layouts.layout_of(self.nodes.values(), states, held, self.stuck_gpus())

@@ -7,14 +7,11 @@ from collections.abc import Sequence
 from bloxopt.runtime.live.cluster import LiveCluster
 from bloxopt.runtime.live.faults import ConflictError, StaleAgentError
 from bloxopt.runtime.live.nodes import Contact
-from bloxopt.runtime.messages import SOONEST_NEWS, DesiredRun, DesiredState, GpuInfo, Heartbeat, RunReport, RunState
+from bloxopt.runtime.messages import DesiredRun, DesiredState, GpuInfo, Heartbeat, RunReport, RunState
 from bloxopt.runtime.store import NodeRecord, RunKey, RunRecord
 
 MOST_GPU_TYPES = 16
 """GPU types that one node may have had."""
-
-NEWS_A_SECOND = 250
-"""Heartbeats of all nodes together in a second, whatever news they have: a round may move jobs on all of them."""
 
 _LARGEST_EXIT_CODE = 2**31 - 1
 
@@ -81,7 +78,7 @@ def _answer(cluster: LiveCluster, heartbeat: Heartbeat) -> DesiredState:
         forget=forget,
         lease_seconds=cluster.terms.lease_seconds,
         heartbeat_seconds=cluster.terms.heartbeat_seconds,
-        news_seconds=max(SOONEST_NEWS, len(cluster.nodes) / NEWS_A_SECOND),
+        news_seconds=cluster.pace.news_seconds(now, len(cluster.nodes)),
     )
 
 

@@ -133,7 +133,7 @@ class RoundLoop:
                 detail = (
                     "it was submitted a moment ago, and the next round decides on it"
                     if self._scheduler is not None
-                    else "no node has registered yet, or the last round failed"
+                    else "no node has registered yet, known ones are awaited after a start, or the last round failed"
                 )
                 return replace(answer, detail=detail)
             return explain(*copied, job.job_id, remedies=remedies, horizon=horizon)

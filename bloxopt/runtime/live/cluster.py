@@ -153,7 +153,10 @@ class LiveCluster(Attempts):
         return stuck
 
     def layout(self, held: Mapping[str, Mapping[int, str]] | None = None) -> Layout | None:
-        """The cluster that policies see now; None while no node has registered. ``held``: :meth:`held_gpus`, if known."""
+        """The cluster that policies see now; None while no node has registered.
+
+        ``held``: what :meth:`held_gpus` gives, if that is known.
+        """
         states = {name: self.state(name) for name in self.nodes}
         held = self.held_gpus() if held is None else held
         return self._layouts.layout_of(self.nodes.values(), states, held, self.stuck_gpus())

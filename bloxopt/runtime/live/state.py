@@ -166,9 +166,11 @@ class LiveState(ABC):
         """Within a change: see what becomes of the jobs whose runs have changed."""
 
     def find(self, job_id: str) -> JobRecord:
-        """The job of that id, finished or not; raises :class:`~bloxopt.runtime.live.faults.UnknownError`."""
-        with self.lock:
-            job = None if self._broken else self.jobs.get(job_id)
+        """The job of that id, finished or not; raises :class:`~bloxopt.runtime.live.faults.UnknownError`.
+
+        Without the lock, so that nobody waits for the store: a change in progress may show.
+        """
+        job = None if self._broken else self.jobs.get(job_id)
         job = self.store.job(job_id) if job is None else job
         if job is None:
             raise UnknownError(f"there is no job {job_id!r}")

@@ -1,6 +1,6 @@
 """The worker process of a watched solver: reads programs from a socket, solves them, writes the answers back.
 
-Run as ``python -m bloxopt.solvers.worker FD`` by :mod:`bloxopt.solvers.watchdog`, never by hand.
+Run as ``python -m bloxopt.solvers.worker FD FOLDER`` by :mod:`bloxopt.solvers.watchdog`, never by hand.
 """
 
 from __future__ import annotations
@@ -8,10 +8,12 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import shutil
 import signal
 import socket
 import struct
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -85,6 +87,13 @@ def prepare(solver: Any) -> None:
             get_solver(solver).solve(form, SolverOptions(time_limit=1.0))
 
 
+def use_folder(folder: str) -> None:
+    """Have solvers put their temporary files into a folder, which goes when this process does, however it ends."""
+    with contextlib.suppress(OSError):  # a solver that needs one where there is no space will say so
+        os.mkdir(folder, mode=0o700)
+        tempfile.tempdir = folder
+
+
 def step_back() -> None:
     """Let this process give way: to the one that waits for it with a deadline, and where memory runs out.
 
@@ -147,4 +156,8 @@ def serve(connection: socket.socket) -> None:
 
 if __name__ == "__main__":
     step_back()
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    use_folder(sys.argv[2])
+    try:
+        serve(socket.socket(fileno=int(sys.argv[1])))
+    finally:
+        shutil.rmtree(sys.argv[2], ignore_errors=True)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import secrets
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -36,9 +39,11 @@ class Worker:
         self._connection, theirs = socket.socketpair()
         self._asked, self._answered = 0, -1
         self._due = math.inf
+        # Made by the process when it can be, removed here when it can no longer do that itself.
+        self._folder = Path(tempfile.gettempdir()) / f"bloxopt-worker-{secrets.token_hex(8)}"
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "bloxopt.solvers.worker", str(theirs.fileno())],
+                [sys.executable, "-m", "bloxopt.solvers.worker", str(theirs.fileno()), str(self._folder)],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -60,7 +65,7 @@ class Worker:
     @property
     def exit_code(self) -> int | None:
         """How the process ended, minus the signal if by one; None while it runs."""
-        return self._process.poll()
+        return self.wait(0.0)
 
     @property
     def ready(self) -> bool:
@@ -146,10 +151,13 @@ class Worker:
         self._connection.close()
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """How it ended, None if it has not within ``timeout`` seconds."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return self._process.wait(timeout)
-        return None
+        """How it ended, None if it has not within ``timeout`` seconds; removes its temporary files if it has."""
+        try:
+            code = self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return None
+        shutil.rmtree(self._folder, ignore_errors=True)
+        return code
 
 
 def _environment() -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -56,6 +57,10 @@ class Misbehaving:
             time.sleep(1000)
         if self.how == "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
+        if self.how == "hang with a file":
+            handle, _ = tempfile.mkstemp(prefix="left-behind-")
+            os.close(handle)
+            time.sleep(1000)
         if self.how == "late":
             time.sleep(0.25)
         if self.how == "exit":
@@ -145,6 +150,15 @@ def test_what_there_is_to_do_meanwhile_is_done_while_it_works_and_not_if_it_is_q
         solver.solver = Misbehaving("none")
         solver.solve(_form(), SolverOptions(time_limit=20.0), meanwhile=lambda: done.append("quick"))
     assert done == ["late"]
+
+
+def test_temporary_files_go_with_the_process_however_it_ends(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with Watched(Misbehaving("hang with a file")) as solver:
+        _wait_until_free(solver)
+        solver.solve(_form(), SolverOptions(time_limit=0.1))
+        assert list(tmp_path.rglob("left-behind-*"))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_past_its_end_it_is_asked_nothing(watched: Watched) -> None:

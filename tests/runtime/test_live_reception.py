@@ -150,17 +150,26 @@ def test_two_heartbeats_of_one_node_are_read_in_their_order(world: World) -> Non
     assert run.attempt == 1
 
 
-def test_nodes_keep_their_news_longer_while_very_many_have_some(tmp_path: Path) -> None:
+def test_nodes_keep_their_news_longer_while_jobs_have_moved_on_very_many(tmp_path: Path) -> None:
     clock = MovedClock()
     live = LiveCluster(Store(str(tmp_path / "live.db")), clock=clock)
     agents = [PlayedAgent(clock, f"n{number}", gpus(1)) for number in range(2 * MOST_A_SECOND)]
-    pauses = _pauses(live, agents)
-    assert set(pauses[:MOST_A_SECOND]) == {SOONEST_NEWS}, "nobody is slowed down who can be answered at once"
-    assert pauses[-1] == 2.0
+
+    def start(nodes: list[str]) -> None:
+        jobs = live.submit("ada", [spec() for _ in nodes])
+        with live.change():
+            for job, node in zip(jobs, nodes, strict=True):
+                assert live.start(job, "A100", {node: [0]})
+
+    assert set(_pauses(live, agents)) == {SOONEST_NEWS}
+    start(["n0"])
     clock.move(1.0)
-    assert _pauses(live, agents[:1]) == [2.0], "the second before was a busy one"
+    assert _pauses(live, agents[:2]) == [SOONEST_NEWS] * 2
+    start([agent.node for agent in agents[1:]])
     clock.move(1.0)
-    assert _pauses(live, agents[:1]) == [SOONEST_NEWS]
+    assert _pauses(live, agents[:2]) == [2.0] * 2
+    clock.move(2 * live.terms.heartbeat_seconds + 1.0)
+    assert _pauses(live, agents[:2]) == [SOONEST_NEWS] * 2, "by now all have told what became of it"
     live.store.close()
 
 

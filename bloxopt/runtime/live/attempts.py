@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bloxopt.runtime.live.booking import Booking
+from bloxopt.runtime.live.clock import Clock
 from bloxopt.runtime.live.nodes import usable_gpus
-from bloxopt.runtime.live.terms import LOST, Watch
+from bloxopt.runtime.live.pace import Pace
+from bloxopt.runtime.live.terms import LOST, LeaseTerms, Watch
 from bloxopt.runtime.messages import GpuHealth, JobStatus, RunState
-from bloxopt.runtime.store import JobRecord, RunRecord
+from bloxopt.runtime.store import JobRecord, RunRecord, Store
 
 MASTER_PORTS = range(20_000, 28_000)
 """Ports at which the first rank of a job listens: below those that systems hand out by themselves."""
@@ -19,6 +21,11 @@ MASTER_PORTS = range(20_000, 28_000)
 
 class Attempts(Booking):
     """Starts and stops attempts, and judges jobs by what their runs did."""
+
+    def __init__(self, store: Store, terms: LeaseTerms | None = None, clock: Clock | None = None) -> None:
+        super().__init__(store, terms, clock)
+        # Until the heartbeat after the one that tells of the move.
+        self.pace = Pace(2 * self.terms.heartbeat_seconds)
 
     def settle(self) -> None:
         """Within a change: see what becomes of the jobs whose runs have changed."""
@@ -66,6 +73,7 @@ class Attempts(Booking):
             )
             self._keep(run)
             self.watches[run.key] = Watch(self.clock.monotonic())
+            self.pace.moved(name, self.clock.monotonic())
             self.save_run(run)
             rank += len(gpus) if per_gpu else 1
         self.save_job(job)
@@ -133,6 +141,7 @@ class Attempts(Booking):
                 self.close(run, message="not started")
             elif self.watches[run.key].stopping is None:
                 self.watches[run.key].stopping = now
+                self.pace.moved(run.node, now)
         self.save_job(job)
         self.touched.add(job.job_id)
         if news:

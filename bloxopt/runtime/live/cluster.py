@@ -20,7 +20,6 @@ from bloxopt.runtime.live.attempts import Attempts
 from bloxopt.runtime.live.clock import Clock
 from bloxopt.runtime.live.faults import UnknownError
 from bloxopt.runtime.live.nodes import Layout, LayoutMaker
-from bloxopt.runtime.live.pace import Pace
 from bloxopt.runtime.live.submissions import Submissions
 from bloxopt.runtime.live.terms import LOST, LeaseTerms
 from bloxopt.runtime.messages import JobSpec, JobStatus, NodeState
@@ -34,7 +33,6 @@ class LiveCluster(Attempts):
         super().__init__(store, terms, clock)
         self._submissions = Submissions(self)
         self._layouts = LayoutMaker()
-        self.pace = Pace()
 
     # -- what people ask for -----------------------------------------------------------------------------------------
 

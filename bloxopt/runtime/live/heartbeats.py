@@ -78,7 +78,7 @@ def _answer(cluster: LiveCluster, heartbeat: Heartbeat) -> DesiredState:
         forget=forget,
         lease_seconds=cluster.terms.lease_seconds,
         heartbeat_seconds=cluster.terms.heartbeat_seconds,
-        news_seconds=cluster.pace.news_seconds(now, len(cluster.nodes)),
+        news_seconds=cluster.pace.news_seconds(now),
     )
 
 

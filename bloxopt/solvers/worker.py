@@ -1,6 +1,6 @@
 """The worker process of a watched solver: reads programs from a socket, solves them, writes the answers back.
 
-Run as ``python -m bloxopt.solvers.worker FD FOLDER`` by :mod:`bloxopt.solvers.watchdog`, never by hand.
+Run as ``python -m bloxopt.solvers.worker FD NAME`` by :mod:`bloxopt.solvers.watchdog`, never by hand.
 """
 
 from __future__ import annotations
@@ -87,11 +87,19 @@ def prepare(solver: Any) -> None:
             get_solver(solver).solve(form, SolverOptions(time_limit=1.0))
 
 
-def use_folder(folder: str) -> None:
-    """Have solvers put their temporary files into a folder, which goes when this process does, however it ends."""
+@contextlib.contextmanager
+def temporary_folder(name: str) -> Iterator[None]:
+    """Have solvers put their temporary files into a folder of that name; whoever started this process knows it too."""
+    folder = ""
     with contextlib.suppress(OSError):  # a solver that needs one where there is no space will say so
-        os.mkdir(folder, mode=0o700)
-        tempfile.tempdir = folder
+        made = os.path.join(tempfile.gettempdir(), name)
+        os.mkdir(made, mode=0o700)
+        folder = tempfile.tempdir = made
+    try:
+        yield
+    finally:
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def step_back() -> None:
@@ -156,8 +164,5 @@ def serve(connection: socket.socket) -> None:
 
 if __name__ == "__main__":
     step_back()
-    use_folder(sys.argv[2])
-    try:
+    with temporary_folder(sys.argv[2]):
         serve(socket.socket(fileno=int(sys.argv[1])))
-    finally:
-        shutil.rmtree(sys.argv[2], ignore_errors=True)

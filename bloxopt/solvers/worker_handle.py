@@ -40,10 +40,10 @@ class Worker:
         self._asked, self._answered = 0, -1
         self._due = math.inf
         # Made by the process when it can be, removed here when it can no longer do that itself.
-        self._folder = Path(tempfile.gettempdir()) / f"bloxopt-worker-{secrets.token_hex(8)}"
+        self._folder = f"bloxopt-worker-{secrets.token_hex(8)}"
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "bloxopt.solvers.worker", str(theirs.fileno()), str(self._folder)],
+                [sys.executable, "-m", "bloxopt.solvers.worker", str(theirs.fileno()), self._folder],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -156,7 +156,8 @@ class Worker:
             code = self._process.wait(timeout)
         except subprocess.TimeoutExpired:
             return None
-        shutil.rmtree(self._folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # on a full disk there is no folder for temporary files, nor one to remove
+            shutil.rmtree(Path(tempfile.gettempdir()) / self._folder)
         return code
 
 

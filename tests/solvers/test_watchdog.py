@@ -153,7 +153,8 @@ def test_what_there_is_to_do_meanwhile_is_done_while_it_works_and_not_if_it_is_q
 
 
 def test_temporary_files_go_with_the_process_however_it_ends(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
     with Watched(Misbehaving("hang with a file")) as solver:
         _wait_until_free(solver)
         solver.solve(_form(), SolverOptions(time_limit=0.1))

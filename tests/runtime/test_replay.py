@@ -291,6 +291,7 @@ def test_the_workload_of_a_log_is_simulated_under_another_policy(tmp_path: Path,
 
 
 def test_a_workload_has_the_outages_and_the_work_that_there_was(tmp_path: Path) -> None:
+    from bloxopt.runtime.replay.simulation import simulate_workload
     from bloxopt.runtime.replay.workload import read_workload
 
     world = RecordedWorld(tmp_path, policy="fifo")
@@ -321,6 +322,11 @@ def test_a_workload_has_the_outages_and_the_work_that_there_was(tmp_path: Path) 
     assert 80.0 < outage.start < outage.end
     assert np.isfinite(outage.end)
     assert workload.cluster.describe() == "2xA100+1xA100"
+    # Both that ran are over, live as in a simulation, and so count: averages beside each other are of the same jobs.
+    row, simulated = workload.live_row(), simulate_workload(workload).summary()
+    assert row["jobs"] == row["finished"] == simulated["finished"] == 2
+    over = [world.live.find(job_id) for job_id in (done, silent)]
+    assert row["average_jct"] == pytest.approx(np.mean([job.finished_at - job.submitted_at for job in over]))
 
 
 @pytest.mark.parametrize(

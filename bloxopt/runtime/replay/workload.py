@@ -68,8 +68,11 @@ class Workload:
     left_out: int = 0
 
     def live_row(self) -> dict[str, Any]:
-        """What happened live, in the terms of :meth:`bloxopt.simulation.SimulationResult.summary`."""
-        done = [job for job in self.jobs if job.status is JobStatus.SUCCEEDED and job.ended_at is not None]
+        """What happened live, in the terms of :meth:`bloxopt.simulation.SimulationResult.summary`.
+
+        A job that failed or was cancelled counts as finished when it ended, as it does where it is simulated.
+        """
+        done = [job for job in self.jobs if job.ended_at is not None and job.status is not JobStatus.REJECTED]
         jct = [job.ended_at - max(job.submitted_at, self.begin) for job in done if job.ended_at is not None]
         return {
             "jobs": len(self.jobs),

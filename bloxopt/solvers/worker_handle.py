@@ -65,7 +65,7 @@ class Worker:
     @property
     def exit_code(self) -> int | None:
         """How the process ended, minus the signal if by one; None while it runs."""
-        return self.wait(0.0)
+        return self._process.poll()
 
     @property
     def ready(self) -> bool:
@@ -151,14 +151,15 @@ class Worker:
         self._connection.close()
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """How it ended, None if it has not within ``timeout`` seconds; removes its temporary files if it has."""
-        try:
-            code = self._process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            return None
+        """How it ended, None if it has not within ``timeout`` seconds."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(timeout)
+        return None
+
+    def tidy(self) -> None:
+        """Remove its temporary files, once it has ended. That may wait for the disk: nothing to do in a round."""
         with contextlib.suppress(OSError):  # on a full disk there is no folder for temporary files, nor one to remove
             shutil.rmtree(Path(tempfile.gettempdir()) / self._folder)
-        return code
 
 
 def _environment() -> dict[str, str]:

@@ -30,8 +30,9 @@ class WorkerPool:
         self._finalizer = weakref.finalize(self, _end_all, self.workers, self._dying)
 
     def fill_up(self) -> None:
-        """Start workers up to the number ``wanted``, as far as processes can be started; forget the dead."""
-        self._dying[:] = [worker for worker in self._dying if worker.exit_code is None]
+        """Start workers up to the number ``wanted``, as far as processes can be started."""
+        for worker in self._dying:
+            _ = worker.exit_code  # asking is what lets the system forget a process that has ended
         with contextlib.suppress(OSError):
             while len(self.workers) < self.wanted:
                 self.workers.append(Worker(self.solver))
@@ -97,4 +98,6 @@ def _end_all(workers: list[Worker], dying: list[Worker]) -> None:
         worker.kill()
         dying.append(worker)
     while dying:
-        dying.pop().wait()
+        worker = dying.pop()
+        worker.wait()
+        worker.tidy()

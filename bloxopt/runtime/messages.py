@@ -39,6 +39,12 @@ class Message(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class Answer(Message):
+    """What the scheduler answers. Unknown keys are passed over: older agents and clients go on with a newer one."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
 class JobSpec(Message):
     """A job as its user submits it: a command, what it needs, and what is known of its work.
 
@@ -88,7 +94,7 @@ class JobStatus(StrEnum):
     REJECTED = "rejected"
 
 
-class JobView(Message):
+class JobView(Answer):
     """A job as its user sees it. ``gpus`` by node: what it holds now; ``reason`` why it waits or how it ended."""
 
     job_id: JobId
@@ -191,7 +197,7 @@ class Heartbeat(Message):
     version: Annotated[str, Field(max_length=64)] = ""
 
 
-class DesiredRun(Message):
+class DesiredRun(Answer):
     """A run that should be there: everything the agent needs to start it.
 
     ``gpus`` indices on this node. Ranks ``first_rank`` … of ``world_size`` are this node's; ``node_rank`` of
@@ -212,7 +218,7 @@ class DesiredRun(Message):
     resume_steps: float = 0.0
 
 
-class DesiredState(Message):
+class DesiredState(Answer):
     """What should run on a node, complete, and for how long it may go on unanswered.
 
     ``forget``: ended runs whose report has been stored, so that the agent may drop its records of them. The next
@@ -240,7 +246,7 @@ class NodeState(StrEnum):
     """No heartbeat for too long; its runs count as running until their lease has ended."""
 
 
-class NodeView(Message):
+class NodeView(Answer):
     """A node as people see it."""
 
     name: Name
@@ -252,7 +258,7 @@ class NodeView(Message):
     version: str = ""
 
 
-class Problem(Message):
+class Problem(Answer):
     """What every error of the API carries: one sentence that says what to do."""
 
     detail: str

@@ -42,7 +42,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except BloxoptError as error:
         return _fail(str(error))
     except usage_error as error:
-        return _fail(f"{error.format_message()} (see bloxopt --help)")  # type: ignore[attr-defined]
+        context = getattr(error, "ctx", None)
+        command = "bloxopt" if context is None else context.command_path
+        return _fail(f"{error.format_message()} (see {command} --help)")  # type: ignore[attr-defined]
     except (KeyboardInterrupt, typer.Abort):
         return _interrupted()
     except BrokenPipeError:

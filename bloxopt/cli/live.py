@@ -66,7 +66,9 @@ def submit(
     command: Annotated[
         list[str] | None, typer.Argument(help="The command, after --.", metavar="[-- COMMAND...]")
     ] = None,
-    file: Annotated[Path | None, typer.Option("--file", "-f", help="Jobs from a TOML file: [[jobs]] tables.")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help=r"Jobs from a TOML file: \[\[jobs]] tables.")
+    ] = None,
     gpus: Annotated[int, typer.Option("--gpus", "-g", min=1, help="GPUs, a gang.")] = 1,
     min_gpus: Annotated[int | None, typer.Option(min=1, help="Fewest GPUs of an elastic job.")] = None,
     max_gpus: Annotated[int | None, typer.Option(min=1, help="Most GPUs of an elastic job.")] = None,

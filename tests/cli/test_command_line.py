@@ -234,3 +234,27 @@ def test_a_narrow_terminal_shows_fewer_columns_and_says_which_file_has_them(monk
     assert max(map(len, lines)) <= 60
     assert any("max_min_fairness   123.456 ± 0.001   123.456 ± 0.001" in line for line in lines)
     assert console.print_table([row], at_least=7) == []
+
+
+def test_help_loses_no_word_of_what_options_say(monkeypatch, capsys):
+    from typer.main import get_command
+
+    from bloxopt.cli.app import app
+
+    monkeypatch.setenv("COLUMNS", "300")
+    monkeypatch.setenv("TERMINAL_WIDTH", "300")
+    submit = get_command(app).commands["submit"]
+    assert run(["submit", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "Jobs from a TOML file: [[jobs]] tables." in shown
+    texts = [option.help for option in submit.params if option.name not in ("file", "help")]
+    assert len(texts) > 10
+    assert [text for text in texts if text not in shown] == []
+
+
+def test_errors_of_usage_name_the_help_of_their_command(capsys):
+    for arguments, command in ([["queue", "--limit", "0"], "queue"], [["token", "revoke"], "token revoke"]):
+        assert run(arguments) == 2
+        assert capsys.readouterr().err.endswith(f"(see bloxopt {command} --help)\n")
+    assert run(["nope"]) == 2
+    assert capsys.readouterr().err.endswith("(see bloxopt --help)\n")

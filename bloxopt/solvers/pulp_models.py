@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +25,18 @@ if TYPE_CHECKING:
     from bloxopt.formulations.standard_form import StandardForm
 
 
+@cache
+def _pulp() -> Any:
+    """The module ``pulp``, loaded after OR-Tools.
+
+    PuLP makes the symbols of ``highspy`` those of the whole process. An OR-Tools that is loaded later takes them for
+    those of its own HiGHS, of another version, and crashes.
+    """
+    with suppress(ImportError):
+        importlib.import_module("ortools.math_opt.core.python.solver")
+    return importlib.import_module("pulp")
+
+
 @contextmanager
 def _without_announcements() -> Iterator[None]:
     """PuLP 3 warns of what PuLP 4 drops; the package requires PuLP below 4."""
@@ -36,7 +50,7 @@ def _problem(form: StandardForm) -> tuple[Any, list[Any], list[Any]]:
 
     A row with two different finite sides becomes two constraints: the upper sides follow all others.
     """
-    import pulp
+    pulp = _pulp()
 
     problem = pulp.LpProblem("bloxopt", pulp.LpMinimize)
     width = len(str(form.num_columns))  # names sort as columns do
@@ -86,7 +100,7 @@ def _cbc(form: StandardForm, options: SolverOptions, warm_start: FloatArray | No
     Without it CBC crashes on some infeasible programs, so those are asked again with it; an optimum found
     that way is not believed to be one.
     """
-    import pulp
+    pulp = _pulp()
 
     try:
         return _cbc_once(form, options, warm_start, preprocess=False)
@@ -98,7 +112,7 @@ def _cbc(form: StandardForm, options: SolverOptions, warm_start: FloatArray | No
 
 
 def _cbc_once(form: StandardForm, options: SolverOptions, warm_start: FloatArray | None, preprocess: bool) -> Answer:
-    import pulp
+    pulp = _pulp()
 
     with _without_announcements():
         problem, columns, constraints = _problem(form)
@@ -139,7 +153,7 @@ def _cbc_once(form: StandardForm, options: SolverOptions, warm_start: FloatArray
 
 
 def _cbc_termination(problem: Any) -> Termination:
-    import pulp
+    pulp = _pulp()
 
     found_all = problem.sol_status == pulp.LpSolutionOptimal
     endings = {
@@ -163,7 +177,7 @@ def _cbc_bound(log: str, termination: Termination, value: float, options: Solver
 
 
 def _highs(form: StandardForm, options: SolverOptions, warm_start: FloatArray | None) -> Answer:
-    import pulp
+    pulp = _pulp()
 
     prepared_highspy(options)
     with _without_announcements():

@@ -67,7 +67,8 @@ def up(
         before = [signal.signal(number, lambda *_: cluster.wanted.set()) for number in numbers]
         try:
             cluster.start()
-            note(f"{len(cluster.nodes)} nodes are up; jobs may work below {', '.join(map(str, cluster.workdirs))}")
+            up = "1 node is up" if len(cluster.nodes) == 1 else f"{len(cluster.nodes)} nodes are up"
+            note(f"{up}; jobs may work below {', '.join(map(str, cluster.workdirs))}")
             code = _run(command, cluster) if command else _serve(cluster)
         except Interrupted:
             pass

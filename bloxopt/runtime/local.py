@@ -76,6 +76,9 @@ class LocalCluster:
         self.folder = folder.absolute()
         self.work = self.folder / "work"
         self.user = _account(user)
+        for each in workdirs:
+            if not each.is_dir():
+                raise InputError(f"--workdir {each}: there is no such folder: make it first, for jobs to work below")
         self.workdirs = (self.work, *(each.absolute() for each in workdirs))
         self._policy, self._round_seconds, self._round_end = policy, float(round_seconds), round_end
         self._port = _free_port(port)

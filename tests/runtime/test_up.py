@@ -134,6 +134,7 @@ def test_a_command_finds_the_cluster_and_its_exit_code_is_passed_on() -> None:
     account, table = done.stdout.split("\n", 1)
     assert account == ("nobody" if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name)
     assert "4xV100" in table
+    assert "1 node is up" in done.stderr
     place = Path(done.stderr.split("below ", 1)[1].split("\n", 1)[0]).parent
     assert not place.exists(), "a folder that nobody named is removed"
 
@@ -145,6 +146,7 @@ def test_a_command_finds_the_cluster_and_its_exit_code_is_passed_on() -> None:
         (["--simulate", "1x2xA100", "--policy", "fife"], "did you mean 'fifo'"),
         (["--simulate", "1x2xA100", "--user", "no-such-account"], "no-such-account"),
         (["--simulate", "1x2xA100", "--port", "70000"], "65535"),
+        (["--simulate", "1x2xA100", "--workdir", "/no/such/folder"], "/no/such/folder: there is no such folder"),
         ([], "--simulate"),
     ],
 )

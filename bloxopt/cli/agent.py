@@ -56,10 +56,18 @@ def agent(
         "state_folder": None if state_folder is None else state_folder.absolute(),
         "user": user,
         "workdirs": None if workdir is None else [each.absolute() for each in workdir],
-        "token": os.environ.pop("BLOXOPT_TOKEN", "") or None,
     }
     settings = {name: value for name, value in given.items() if value is not None}
-    chosen = AgentConfig.create(**settings) if config is None else AgentConfig.load(config, **settings)
+
+    def made(**more: object) -> AgentConfig:
+        return (
+            AgentConfig.create(**settings, **more) if config is None else AgentConfig.load(config, **settings, **more)
+        )
+
+    chosen, variable = made(), os.environ.pop("BLOXOPT_TOKEN", "")
+    # In the shell of an admin the variable has the admin's token: a file is what was meant.
+    if variable and chosen.token_file is None:
+        chosen = made(token=variable)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     one = Agent(chosen, NvmlGpus() if simulate is None else SimulatedGpus(simulate, chosen.node))

@@ -56,6 +56,19 @@ def test_sigterm_ends_the_agent_and_not_its_runs(scheduler: SmallScheduler, home
     assert b"secret-token" not in Path(f"/proc/{left}/environ").read_bytes()
 
 
+def test_a_token_file_goes_before_the_variable_of_the_shell(scheduler: SmallScheduler, home: Path) -> None:
+    token = home / "node.token"
+    token.write_text("of-the-node\n")
+    arguments = ["--scheduler", scheduler.url, "--simulate", "1xA100", "--state-folder", str(home / "state")]
+    if ACCOUNT is not None:
+        arguments += ["--user", ACCOUNT]
+    process = agent_command(*arguments, "--token-file", str(token), BLOXOPT_TOKEN="of-an-admin")
+    wait_until(lambda: bool(scheduler.tokens))
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=20)
+    assert set(scheduler.tokens) == {"Bearer of-the-node"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

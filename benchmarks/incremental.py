@@ -23,7 +23,7 @@ import numpy as np
 from bloxopt.cluster import load_cluster
 from bloxopt.formulations import Allocation, AllocationSpace
 from bloxopt.formulations.policies import get_policy
-from bloxopt.formulations.resuming import Resolver
+from bloxopt.formulations.solving.resuming import Resolver
 from bloxopt.formulations.space import ConfigurationCatalog
 from bloxopt.jobs import JobTable
 from bloxopt.state import JobLedger

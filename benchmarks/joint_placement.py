@@ -32,7 +32,7 @@ from bloxopt.formulations import (  # noqa: E402
     Policy,
     TimeShare,
 )
-from bloxopt.formulations.objectives import MaxMin  # noqa: E402
+from bloxopt.formulations.objectives.base import MaxMin  # noqa: E402
 from bloxopt.placement import get_placement  # noqa: E402
 from bloxopt.placement.workspace import Workspace  # noqa: E402
 from bloxopt.runtime.assignment import Assignment  # noqa: E402

@@ -18,7 +18,7 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from solvers_instances import contended, one_configuration, plentiful
 
-from bloxopt.formulations.standard_form import StandardForm
+from bloxopt.formulations.solving.standard_form import StandardForm
 from bloxopt.solvers import SOLVERS, SolverOptions, get_solver
 
 PROGRAMS: dict[str, Callable[[int], StandardForm]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.sparse import coo_array
 
-from bloxopt.formulations.standard_form import StandardForm
+from bloxopt.formulations.solving.standard_form import StandardForm
 
 NUM_TYPES = 3
 GPUS_PER_JOB = (1, 2, 4, 8)

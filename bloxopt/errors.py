@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from bloxopt.formulations.diagnosis import Diagnosis
+    from bloxopt.formulations.solving.diagnosis import Diagnosis
 
 
 class BloxoptError(Exception):

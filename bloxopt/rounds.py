@@ -17,7 +17,7 @@ from bloxopt.anytime import Ladder, Rung, collection_put_off
 from bloxopt.decisions import Decided, Round, delivered, moves, running
 from bloxopt.formulations.allocation import Allocation
 from bloxopt.formulations.policy import Policy
-from bloxopt.formulations.resuming import Resolver
+from bloxopt.formulations.solving.resuming import Resolver
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.hosts import Hosts
 from bloxopt.jobs import BoolArray, IntArray

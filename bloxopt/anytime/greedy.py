@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from bloxopt.formulations.policy import Policy
-from bloxopt.formulations.program import Program
+from bloxopt.formulations.solving.program import Program
+from bloxopt.formulations.solving.standard_form import StandardForm
 from bloxopt.formulations.space import AllocationSpace
-from bloxopt.formulations.standard_form import StandardForm
 from bloxopt.jobs import FloatArray, IntArray
 from bloxopt.selection.base import Plan
 

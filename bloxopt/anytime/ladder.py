@@ -17,10 +17,10 @@ from bloxopt.formulations.allocation import CHECK_TOLERANCE, Allocation, violati
 from bloxopt.formulations.constraints import Capacity, TimeShare
 from bloxopt.formulations.constraints.base import name_blocks
 from bloxopt.formulations.policy import Policy
-from bloxopt.formulations.resuming import Resolver
-from bloxopt.formulations.session import built_program
+from bloxopt.formulations.solving.resuming import Resolver
+from bloxopt.formulations.solving.session import built_program
+from bloxopt.formulations.solving.standard_form import StandardForm
 from bloxopt.formulations.space import AllocationSpace
-from bloxopt.formulations.standard_form import StandardForm
 from bloxopt.jobs import FloatArray
 from bloxopt.selection.base import Plan
 from bloxopt.solvers.base import Capabilities, Solver, SolverOptions, SolverResult, Start, Termination

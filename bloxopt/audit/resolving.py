@@ -8,11 +8,11 @@ import numpy as np
 
 from bloxopt.audit.properties import Property, Question
 from bloxopt.formulations import EffectiveThroughput, MaxSum, Policy
-from bloxopt.formulations.affine import Affine
 from bloxopt.formulations.allocation import Allocation
 from bloxopt.formulations.constraints import Constraint
 from bloxopt.formulations.constraints.base import Limit
 from bloxopt.formulations.expressions import Expression, per_job
+from bloxopt.formulations.solving.affine import Affine
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import FloatArray
 from bloxopt.solvers.base import SolverOptions

@@ -11,8 +11,8 @@ import pandas as pd
 from bloxopt.errors import BloxoptError
 from bloxopt.formulations.constraints.base import Constraint, excess, name_blocks
 from bloxopt.formulations.policy import Policy
-from bloxopt.formulations.program import Program
-from bloxopt.formulations.session import built_program
+from bloxopt.formulations.solving.program import Program
+from bloxopt.formulations.solving.session import built_program
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import FloatArray
 from bloxopt.solvers.base import Solver

@@ -1,6 +1,5 @@
 """Scheduling as mathematical programs: expressions, objective and constraint blocks, policies."""
 
-from bloxopt.formulations.affine import Affine, Reciprocal
 from bloxopt.formulations.allocation import Allocation
 from bloxopt.formulations.constraints import (
     Budget,
@@ -18,10 +17,7 @@ from bloxopt.formulations.constraints import (
     TenantQuota,
     TimeShare,
 )
-from bloxopt.formulations.deadlines_first import DeadlinesFirst, UnmetDeadline, unmet_deadlines
 from bloxopt.formulations.expressions import Expression, per_job
-from bloxopt.formulations.isolated_share import IsolatedShare
-from bloxopt.formulations.lexicographic import Lexicographic
 from bloxopt.formulations.measures import (
     ColumnValue,
     Cost,
@@ -34,7 +30,15 @@ from bloxopt.formulations.measures import (
     TimeFraction,
     Total,
 )
-from bloxopt.formulations.objectives import MaxMin, MaxSum, MinMax, Objective, RestartPenalty, WeightedSum
+from bloxopt.formulations.objectives.base import MaxMin, MaxSum, MinMax, Objective, RestartPenalty, WeightedSum
+from bloxopt.formulations.objectives.deadlines_first import DeadlinesFirst, UnmetDeadline, unmet_deadlines
+from bloxopt.formulations.objectives.isolated_share import IsolatedShare
+from bloxopt.formulations.objectives.lexicographic import Lexicographic
+from bloxopt.formulations.objectives.power_mean import PowerMean
+from bloxopt.formulations.objectives.priority import Priority
+from bloxopt.formulations.objectives.proportional_fairness import ProportionalFairness
+from bloxopt.formulations.objectives.spread import SpreadPenalty
+from bloxopt.formulations.objectives.water_filling import WaterFilling
 from bloxopt.formulations.orders.deadline_order import EarliestDeadline
 from bloxopt.formulations.orders.duration_distribution import DurationDistribution
 from bloxopt.formulations.orders.finish_time_order import EstimatedFinishTimeRatio
@@ -42,14 +46,11 @@ from bloxopt.formulations.orders.gittins import ExpectedRemaining, GittinsIndex,
 from bloxopt.formulations.orders.order_keys import Arrival, AttainedService, OrderKey, ShortestRemaining, ShortestTotal
 from bloxopt.formulations.orders.service_queues import FirstStart, QueuePosition, ServiceQueue
 from bloxopt.formulations.policy import Policy
-from bloxopt.formulations.power_mean import PowerMean
-from bloxopt.formulations.priority import Priority
-from bloxopt.formulations.program import Program
-from bloxopt.formulations.proportional_fairness import ProportionalFairness
-from bloxopt.formulations.session import Outcome, Session
+from bloxopt.formulations.solving.affine import Affine, Reciprocal
+from bloxopt.formulations.solving.program import Program
+from bloxopt.formulations.solving.session import Outcome, Session
+from bloxopt.formulations.solving.standard_form import StandardForm
 from bloxopt.formulations.space import AllocationSpace, ConfigurationCatalog
-from bloxopt.formulations.spread import SpreadPenalty
-from bloxopt.formulations.standard_form import StandardForm
 from bloxopt.formulations.systems.completion_matching import CompletionMatching
 from bloxopt.formulations.systems.future_share import FutureShare
 from bloxopt.formulations.systems.gandiva import RandomPairs
@@ -65,7 +66,6 @@ from bloxopt.formulations.systems.nash_window import NashWelfareWindow
 from bloxopt.formulations.systems.partial_allocation import PartialAllocation
 from bloxopt.formulations.systems.remaining_estimates import AsMeasured, AtPresentRate, RemainingEstimate
 from bloxopt.formulations.systems.satisfactory_shares import SatisfactoryShares
-from bloxopt.formulations.water_filling import WaterFilling
 
 __all__ = [
     "Affine",

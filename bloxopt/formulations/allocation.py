@@ -10,12 +10,12 @@ import numpy as np
 import pandas as pd
 
 from bloxopt.errors import CheckError, FormulationError, guarded
-from bloxopt.formulations.certificate import Certificate, Proof, verify
 from bloxopt.formulations.checks import real_numbers, shown
 from bloxopt.formulations.constraints.base import Constraint
-from bloxopt.formulations.program import Program
+from bloxopt.formulations.solving.certificate import Certificate, Proof, verify
+from bloxopt.formulations.solving.program import Program
+from bloxopt.formulations.solving.sums import sum_by
 from bloxopt.formulations.space import AllocationSpace
-from bloxopt.formulations.sums import sum_by
 from bloxopt.jobs import FloatArray, IntArray
 from bloxopt.solvers.base import Termination
 

@@ -13,10 +13,10 @@ import numpy as np
 from bloxopt.errors import FormulationError
 from bloxopt.formulations.allocation import Allocation
 from bloxopt.formulations.checks import finite_number, shown
-from bloxopt.formulations.objectives import Objective
+from bloxopt.formulations.objectives.base import Objective
 from bloxopt.formulations.policy import Policy
-from bloxopt.formulations.resuming import Resolver
 from bloxopt.formulations.round_limits import RoundLimits
+from bloxopt.formulations.solving.resuming import Resolver
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import IntArray
 from bloxopt.solvers.base import Solver, SolverOptions

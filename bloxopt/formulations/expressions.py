@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from bloxopt.errors import FormulationError, guarded
-from bloxopt.formulations.affine import Affine, Reciprocal
 from bloxopt.formulations.checks import finite_number, real_numbers, shown
 from bloxopt.formulations.progress import ProgressDependent, depends_on_progress
+from bloxopt.formulations.solving.affine import Affine, Reciprocal
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import FloatArray
 

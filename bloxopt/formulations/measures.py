@@ -9,10 +9,10 @@ from typing import Literal
 import numpy as np
 
 from bloxopt.errors import FormulationError
-from bloxopt.formulations.affine import Affine, Reciprocal
 from bloxopt.formulations.checks import amount_of_each_type, checked_amounts
 from bloxopt.formulations.expressions import Expression, ExpressionLike, build_affine, per_job
 from bloxopt.formulations.progress import depends_on_progress
+from bloxopt.formulations.solving.affine import Affine, Reciprocal
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import FloatArray
 

@@ -13,11 +13,11 @@ from bloxopt.formulations.allocation import CHECK_TOLERANCE, Allocation
 from bloxopt.formulations.checks import checked_flag, shown
 from bloxopt.formulations.constraints import Capacity, Constraint, TimeShare
 from bloxopt.formulations.constraints.base import name_blocks
-from bloxopt.formulations.objectives import Objective, check_objective, describe_objective
-from bloxopt.formulations.repair import repaired
-from bloxopt.formulations.resuming import Resolver
+from bloxopt.formulations.objectives.base import Objective, check_objective, describe_objective
 from bloxopt.formulations.round_limits import RoundLimits
-from bloxopt.formulations.session import Outcome, Session
+from bloxopt.formulations.solving.repair import repaired
+from bloxopt.formulations.solving.resuming import Resolver
+from bloxopt.formulations.solving.session import Outcome, Session
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import IntArray
 from bloxopt.solvers.base import Solver, SolverOptions, Termination

@@ -13,8 +13,8 @@ import numpy as np
 from scipy.sparse import csc_array, csr_array, vstack
 
 from bloxopt.errors import CheckError, FormulationError
-from bloxopt.formulations.affine import Affine
 from bloxopt.formulations.constraints.base import Constraint, Limit, built_limits, describe
+from bloxopt.formulations.solving.affine import Affine
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import BoolArray, FloatArray
 from bloxopt.pairing import ALONE

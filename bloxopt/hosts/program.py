@@ -24,7 +24,7 @@ from bloxopt.hosts.servers import Places
 from bloxopt.jobs import FloatArray
 
 if TYPE_CHECKING:
-    from bloxopt.formulations.standard_form import StandardForm
+    from bloxopt.formulations.solving.standard_form import StandardForm
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class HostProgram:
         """
         from scipy.sparse import csc_array
 
-        from bloxopt.formulations.standard_form import StandardForm
+        from bloxopt.formulations.solving.standard_form import StandardForm
 
         entries, lower, upper = self._entries, self._lower, self._upper
         worth = np.array(self._worth)

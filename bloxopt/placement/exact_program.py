@@ -23,7 +23,7 @@ import numpy as np
 from scipy.sparse import csc_array
 
 from bloxopt.errors import SolverError
-from bloxopt.formulations.standard_form import StandardForm
+from bloxopt.formulations.solving.standard_form import StandardForm
 from bloxopt.jobs import FloatArray
 from bloxopt.placement.exact_instance import Gang, Instance, Where
 from bloxopt.placement.exact_patterns import Counts, Demand, Piece, Room, TooManyPatternsError, fillings, splits

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from bloxopt.formulations.solving.sums import sum_by
 from bloxopt.formulations.space import AllocationSpace, ConfigurationCatalog
-from bloxopt.formulations.sums import sum_by
 from bloxopt.jobs import BoolArray, FloatArray, IntArray
 from bloxopt.placement.passes import Changes, place_decision, place_queue
 from bloxopt.placement.workspace import Workspace

@@ -49,7 +49,7 @@ class SimulationOptions:
     - ``round_budget``: seconds of real time that deciding a round may take: see :class:`bloxopt.anytime.Ladder`.
       None: as long as it takes. With a budget, results depend on how fast the machine is.
     - ``incremental``: whether the solves of a round begin from the answers of the round before, where the solver can
-      and programs are large enough to gain by it: see :class:`bloxopt.formulations.resuming.Resolver`.
+      and programs are large enough to gain by it: see :class:`bloxopt.formulations.solving.resuming.Resolver`.
     - ``solver``: used where neither the caller nor the policy names one. Which of many optimal
       allocations is found depends on it: Gavel's interior-point solver gives the middle of the optimal
       face, a simplex solver one of its corners.

@@ -14,7 +14,7 @@ from bloxopt.errors import BloxoptError, InputError
 from bloxopt.formulations.allocation import Allocation
 from bloxopt.formulations.policies import get_policy
 from bloxopt.formulations.policy import Policy
-from bloxopt.formulations.resuming import Resolver
+from bloxopt.formulations.solving.resuming import Resolver
 from bloxopt.formulations.space import AllocationSpace, ConfigurationCatalog
 from bloxopt.hosts import HostAllocation, HostRates, Hosts, SensitivityProfiles, as_profiles
 from bloxopt.placement import Strategy

@@ -12,7 +12,7 @@ from bloxopt.solvers.base import Capabilities, SolverOptions, SolverResult, Star
 from bloxopt.solvers.check import Tolerance
 
 if TYPE_CHECKING:
-    from bloxopt.formulations.standard_form import StandardForm
+    from bloxopt.formulations.solving.standard_form import StandardForm
 
 LARGE_LP_ENTRIES = 2_000
 """Non-zeros from which the interior-point method wins over HiGHS's simplex: see benchmarks/solvers.py."""

@@ -18,7 +18,7 @@ from bloxopt.solvers.check import Tolerance, checked
 from bloxopt.solvers.presolve import Answer, Reduced, rays, reduce
 
 if TYPE_CHECKING:
-    from bloxopt.formulations.standard_form import StandardForm
+    from bloxopt.formulations.solving.standard_form import StandardForm
 
 Run: TypeAlias = "Callable[[StandardForm, SolverOptions, FloatArray | None], Answer]"
 """Solves a cleaned program: canonical CSC, every row with an entry and a finite bound, no crossed bounds."""

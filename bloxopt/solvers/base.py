@@ -14,7 +14,7 @@ from bloxopt.errors import InputError
 from bloxopt.jobs import BoolArray, FloatArray
 
 if TYPE_CHECKING:
-    from bloxopt.formulations.standard_form import StandardForm
+    from bloxopt.formulations.solving.standard_form import StandardForm
 
 
 class Termination(StrEnum):

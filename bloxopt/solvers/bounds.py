@@ -11,7 +11,7 @@ import numpy.typing as npt
 from bloxopt.jobs import FloatArray
 
 if TYPE_CHECKING:
-    from bloxopt.formulations.standard_form import StandardForm
+    from bloxopt.formulations.solving.standard_form import StandardForm
 
 ROUNDS = 5
 ROUNDING = 1e-9

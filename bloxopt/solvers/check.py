@@ -13,7 +13,7 @@ from bloxopt.solvers.bounds import tightened
 from bloxopt.solvers.presolve import Answer
 
 if TYPE_CHECKING:
-    from bloxopt.formulations.standard_form import StandardForm
+    from bloxopt.formulations.solving.standard_form import StandardForm
 
 DEFAULT_MIP_GAP = 1e-4
 """The largest relative gap that a back end's own default may leave in a MIP called optimal."""

@@ -12,7 +12,7 @@ from scipy.sparse import csc_array
 from bloxopt.jobs import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
-    from bloxopt.formulations.standard_form import StandardForm
+    from bloxopt.formulations.solving.standard_form import StandardForm
 
 MOST_SHARED = 60
 """Shared rows up to which prices are looked for: cutting planes take many steps in more dimensions."""

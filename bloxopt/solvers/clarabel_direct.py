@@ -19,7 +19,7 @@ from bloxopt.solvers.conic import one_sided
 from bloxopt.solvers.presolve import Answer
 
 if TYPE_CHECKING:
-    from bloxopt.formulations.standard_form import StandardForm
+    from bloxopt.formulations.solving.standard_form import StandardForm
 
 GAP = 1e-9
 """Duality gap to reach, absolute and relative; Clarabel's 1e-8 leaves 1e-7 of a max-min level of 0.1."""

@@ -13,7 +13,7 @@ from bloxopt.jobs import FloatArray
 from bloxopt.solvers.conic import one_sided
 
 if TYPE_CHECKING:
-    from bloxopt.formulations.standard_form import StandardForm
+    from bloxopt.formulations.solving.standard_form import StandardForm
 
 
 def suggest_logarithms(

@@ -12,7 +12,7 @@ from bloxopt.jobs import BoolArray, FloatArray
 from bloxopt.solvers.presolve import implied_upper_bounds
 
 if TYPE_CHECKING:
-    from bloxopt.formulations.standard_form import StandardForm
+    from bloxopt.formulations.solving.standard_form import StandardForm
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ from bloxopt.solvers.highs_direct import highs_options, prepared_highspy
 from bloxopt.solvers.presolve import Answer
 
 if TYPE_CHECKING:
-    from bloxopt.formulations.standard_form import StandardForm
+    from bloxopt.formulations.solving.standard_form import StandardForm
 
 SCS_TOLERANCE = 1e-7
 SCS_ITERATIONS = 200_000

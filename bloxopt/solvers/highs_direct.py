@@ -16,7 +16,7 @@ from bloxopt.solvers.base import Basis, Capabilities, SolverOptions, Start, Term
 from bloxopt.solvers.presolve import Answer
 
 if TYPE_CHECKING:
-    from bloxopt.formulations.standard_form import StandardForm
+    from bloxopt.formulations.solving.standard_form import StandardForm
 
 INTERIOR_POINT_FROM = 3000
 """Rows from which an LP goes to the interior-point method with crossover: see benchmarks/solvers.py."""

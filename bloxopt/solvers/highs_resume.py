@@ -22,7 +22,7 @@ from bloxopt.solvers.presolve import Answer
 from bloxopt.solvers.splitting import Split
 
 if TYPE_CHECKING:
-    from bloxopt.formulations.standard_form import StandardForm
+    from bloxopt.formulations.solving.standard_form import StandardForm
 
 _MOST_ITERATIONS = 500
 """Iterations, beside as many as there are new rows, after which beginning anew is faster ..."""

@@ -20,7 +20,7 @@ from bloxopt.solvers.check import Tolerance, dual_bound, relative_row_violation
 from bloxopt.solvers.presolve import Answer
 
 if TYPE_CHECKING:
-    from bloxopt.formulations.standard_form import StandardForm
+    from bloxopt.formulations.solving.standard_form import StandardForm
 
 PDLP_TRIES = ((1e-8, 100_000), (1e-7, 100_000), (1e-6, None))
 """Relative optimality that PDLP is asked for and its most iterations, the next pair if it does not get there.

@@ -18,7 +18,7 @@ from bloxopt.jobs import BoolArray, FloatArray
 from bloxopt.solvers.base import Basis, Start, Status, Termination
 
 if TYPE_CHECKING:
-    from bloxopt.formulations.standard_form import StandardForm
+    from bloxopt.formulations.solving.standard_form import StandardForm
 
 INFINITE_BOUND = 1e20
 """A bound of this size or more is no bound: the convention of HiGHS and SCIP, applied to all back ends."""

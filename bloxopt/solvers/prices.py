@@ -27,7 +27,7 @@ from bloxopt.solvers.moves import moved
 from bloxopt.solvers.presolve import Answer
 
 if TYPE_CHECKING:
-    from bloxopt.formulations.standard_form import StandardForm
+    from bloxopt.formulations.solving.standard_form import StandardForm
 
 SMALL = 2000
 """Columns below which HiGHS needs no help."""

@@ -22,7 +22,7 @@ from bloxopt.solvers.highs_direct import highs_answer, highs_options, prepared_h
 from bloxopt.solvers.presolve import Answer
 
 if TYPE_CHECKING:
-    from bloxopt.formulations.standard_form import StandardForm
+    from bloxopt.formulations.solving.standard_form import StandardForm
 
 
 @cache

@@ -12,7 +12,7 @@ from bloxopt.solvers.base import Capabilities, Solver, SolverOptions, SolverResu
 from bloxopt.solvers.check import Tolerance
 
 if TYPE_CHECKING:
-    from bloxopt.formulations.standard_form import StandardForm
+    from bloxopt.formulations.solving.standard_form import StandardForm
 
 SOLVERS = Registry(
     "solver",

@@ -18,7 +18,7 @@ from bloxopt.jobs import FloatArray, IntArray
 from bloxopt.solvers.base import Basis, Status
 
 if TYPE_CHECKING:
-    from bloxopt.formulations.standard_form import StandardForm
+    from bloxopt.formulations.solving.standard_form import StandardForm
 
 LONG = 256
 """Entries of a column from which it is split."""

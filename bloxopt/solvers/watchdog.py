@@ -26,7 +26,7 @@ from bloxopt.solvers.worker_handle import WorkerError
 from bloxopt.solvers.worker_pool import WorkerPool
 
 if TYPE_CHECKING:
-    from bloxopt.formulations.standard_form import StandardForm
+    from bloxopt.formulations.solving.standard_form import StandardForm
 
 GRACE_SECONDS = 0.01
 """Seconds past its time limit for which a solver is waited for: what an answer may take to come over."""

@@ -74,7 +74,7 @@ def prepare(solver: Any) -> None:
     import numpy as np
     from scipy.sparse import csc_array
 
-    from bloxopt.formulations.standard_form import StandardForm
+    from bloxopt.formulations.solving.standard_form import StandardForm
     from bloxopt.solvers.base import SolverOptions
     from bloxopt.solvers.registry import get_solver
 

@@ -33,7 +33,7 @@ from bloxopt.formulations import (
 from bloxopt.formulations.allocation import Allocation
 from bloxopt.formulations.constraints.base import name_blocks
 from bloxopt.formulations.policies import get_policy
-from bloxopt.formulations.program import Program
+from bloxopt.formulations.solving.program import Program
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import Job
 from bloxopt.selection.base import Plan

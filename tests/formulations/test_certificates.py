@@ -25,9 +25,9 @@ from bloxopt.formulations import (
     TenantQuota,
     TimeShare,
 )
-from bloxopt.formulations.certificate import Proof, verify
+from bloxopt.formulations.solving.certificate import Proof, verify
+from bloxopt.formulations.solving.standard_form import StandardForm
 from bloxopt.formulations.space import AllocationSpace
-from bloxopt.formulations.standard_form import StandardForm
 from bloxopt.jobs import Job
 from bloxopt.solvers import solve
 from bloxopt.solvers.base import Capabilities, SolverOptions, SolverResult

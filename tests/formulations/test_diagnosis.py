@@ -27,12 +27,12 @@ from bloxopt.formulations import (
     TenantQuota,
     TimeShare,
 )
-from bloxopt.formulations.affine import Affine
 from bloxopt.formulations.constraints.base import Limit, name_blocks
-from bloxopt.formulations.diagnosis import Diagnosis, diagnose
-from bloxopt.formulations.program import Program
+from bloxopt.formulations.solving.affine import Affine
+from bloxopt.formulations.solving.diagnosis import Diagnosis, diagnose
+from bloxopt.formulations.solving.program import Program
+from bloxopt.formulations.solving.standard_form import StandardForm
 from bloxopt.formulations.space import AllocationSpace
-from bloxopt.formulations.standard_form import StandardForm
 from bloxopt.jobs import Job
 from bloxopt.solvers import get_solver
 from bloxopt.solvers.base import SolverOptions

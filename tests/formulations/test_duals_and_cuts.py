@@ -22,14 +22,14 @@ from bloxopt.formulations import (
     TenantQuota,
     TimeShare,
 )
-from bloxopt.formulations.affine import Reciprocal
 from bloxopt.formulations.constraints.base import name_blocks
-from bloxopt.formulations.dual import with_duals
 from bloxopt.formulations.expressions import build_affine
-from bloxopt.formulations.levels import Cut, LevelProgram
-from bloxopt.formulations.reciprocal import least_value
-from bloxopt.formulations.session import Session
-from bloxopt.formulations.water_filling import highest_level
+from bloxopt.formulations.objectives.water_filling import highest_level
+from bloxopt.formulations.solving.affine import Reciprocal
+from bloxopt.formulations.solving.dual import with_duals
+from bloxopt.formulations.solving.levels import Cut, LevelProgram
+from bloxopt.formulations.solving.reciprocal import least_value
+from bloxopt.formulations.solving.session import Session
 from bloxopt.solvers.base import SolverOptions
 from bloxopt.solvers.registry import get_solver
 

@@ -30,10 +30,10 @@ from bloxopt.formulations import (
     TimeShare,
     WaterFilling,
 )
-from bloxopt.formulations import session as sessions
 from bloxopt.formulations.constraints import Constraint
 from bloxopt.formulations.policies import get_policy
-from bloxopt.formulations.resuming import Resolver
+from bloxopt.formulations.solving import session as sessions
+from bloxopt.formulations.solving.resuming import Resolver
 from bloxopt.formulations.space import ConfigurationCatalog
 from bloxopt.jobs import JobTable
 from bloxopt.simulation import PRESETS, SimulationOptions

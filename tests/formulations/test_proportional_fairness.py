@@ -26,13 +26,13 @@ from bloxopt.formulations import (
     TimeFraction,
     TimeShare,
 )
-from bloxopt.formulations.affine import Affine
 from bloxopt.formulations.constraints.base import name_blocks
 from bloxopt.formulations.expressions import build_affine
-from bloxopt.formulations.logarithms import add_logarithms, tangent_points
-from bloxopt.formulations.program import Program
-from bloxopt.formulations.proportional_fairness import maximise_logarithms
-from bloxopt.formulations.session import Session
+from bloxopt.formulations.objectives.proportional_fairness import maximise_logarithms
+from bloxopt.formulations.solving.affine import Affine
+from bloxopt.formulations.solving.logarithms import add_logarithms, tangent_points
+from bloxopt.formulations.solving.program import Program
+from bloxopt.formulations.solving.session import Session
 from bloxopt.solvers import get_solver
 from bloxopt.solvers.base import SolverOptions, Termination
 
@@ -168,14 +168,14 @@ def test_a_suggestion_for_large_programs_changes_nothing_but_the_number_of_progr
     space = make_space(rng.uniform(0.5, 9.0, (120, 3)), rng.choice([1, 2, 4], 120), [20, 30, 40])
     policy = Policy(objective=ProportionalFairness(NormalizedThroughput()))
     suggested = policy.allocate(space, solver=solver)
-    monkeypatch.setattr("bloxopt.formulations.proportional_fairness.suggest_logarithms", lambda *_: None)
+    monkeypatch.setattr("bloxopt.formulations.objectives.proportional_fairness.suggest_logarithms", lambda *_: None)
     alone = policy.allocate(space, solver=solver)
     assert suggested.objective == pytest.approx(alone.objective, abs=2e-6 * 120)
     assert suggested.bound - suggested.objective <= 1.1e-6 * 120
     assert suggested.num_solves < alone.num_solves
     # A suggestion that is far off costs programs, not the optimum.
     wrong = lambda form, rows, constant, weight, limit: np.full(len(weight), 0.01)  # noqa: E731
-    monkeypatch.setattr("bloxopt.formulations.proportional_fairness.suggest_logarithms", wrong)
+    monkeypatch.setattr("bloxopt.formulations.objectives.proportional_fairness.suggest_logarithms", wrong)
     assert policy.allocate(space, solver=solver).objective == pytest.approx(alone.objective, abs=2e-6 * 120)
 
 

@@ -20,7 +20,7 @@ from bloxopt.formulations import (
     WaterFilling,
 )
 from bloxopt.formulations.policies import get_policy
-from bloxopt.formulations.resuming import Resolver
+from bloxopt.formulations.solving.resuming import Resolver
 from bloxopt.formulations.space import ConfigurationCatalog
 from bloxopt.jobs import JobTable
 from bloxopt.solvers import get_solver, prices

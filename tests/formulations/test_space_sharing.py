@@ -28,9 +28,9 @@ from bloxopt.formulations import (
     RemainingTime,
     TimeShare,
 )
-from bloxopt.formulations import session as sessions
-from bloxopt.formulations.objectives import MinMax
+from bloxopt.formulations.objectives.base import MinMax
 from bloxopt.formulations.policies import get_policy
+from bloxopt.formulations.solving import session as sessions
 from bloxopt.jobs import Job
 from bloxopt.pairing import ALONE
 from bloxopt.solvers.base import SolverOptions, SolverResult, Termination

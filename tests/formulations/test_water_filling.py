@@ -24,8 +24,8 @@ from bloxopt.formulations import (
     Total,
     WaterFilling,
 )
-from bloxopt.formulations.affine import Reciprocal
 from bloxopt.formulations.expressions import build_expression, per_job
+from bloxopt.formulations.solving.affine import Reciprocal
 from bloxopt.solvers.base import Termination
 
 PRICE = {"fast": 3.0, "mid": 1.0, "slow": 0.5}

@@ -156,6 +156,6 @@ def test_many_clashing_deadlines_are_kept_as_often_as_integers_would_within_one_
     space = make_space(rates, rng.choice([1, 2], 90), [20, 20], steps=steps, deadlines=list(deadlines), now=0.0)
     policy = get_policy("min_cost_slos", prices=PRICE)
     missed = unmet_deadlines(policy.allocate(space))
-    monkeypatch.setattr("bloxopt.formulations.deadlines_first._MANY", 1000)
+    monkeypatch.setattr("bloxopt.formulations.objectives.deadlines_first._MANY", 1000)
     exact = unmet_deadlines(policy.allocate(space, solver="highs"))
     assert 10 < len(exact) <= len(missed) <= len(exact) + 2

@@ -14,7 +14,7 @@ from instances import make_space
 from bloxopt.errors import SolverError
 from bloxopt.formulations import Affine, Capacity, TimeShare, per_job
 from bloxopt.formulations.policies import get_policy
-from bloxopt.formulations.program import Program
+from bloxopt.formulations.solving.program import Program
 from bloxopt.solvers.base import Capabilities, SolverOptions, SolverResult, Termination
 from bloxopt.solvers.registry import get_solver
 

@@ -14,9 +14,9 @@ from scipy.sparse import coo_array
 
 import bloxopt as bx
 from bloxopt.formulations import AllocationSpace, Capacity, TimeShare
-from bloxopt.formulations.packing import Packing
-from bloxopt.formulations.program import Program
-from bloxopt.formulations.session import Session
+from bloxopt.formulations.solving.packing import Packing
+from bloxopt.formulations.solving.program import Program
+from bloxopt.formulations.solving.session import Session
 from bloxopt.formulations.systems.window_program import WindowWelfare, interpolation_error
 from bloxopt.formulations.systems.window_rounds import rounds_of_window
 from bloxopt.solvers import SolverOptions, get_solver

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy.sparse import csc_array
 
-from bloxopt.formulations.standard_form import StandardForm
+from bloxopt.formulations.solving.standard_form import StandardForm
 from bloxopt.solvers import Termination
 
 INF = np.inf

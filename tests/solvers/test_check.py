@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from canonical_programs import INF, program
 
-from bloxopt.formulations.standard_form import StandardForm
+from bloxopt.formulations.solving.standard_form import StandardForm
 from bloxopt.jobs import FloatArray
 from bloxopt.solvers import Capabilities, SolverOptions, SolverResult, Termination
 from bloxopt.solvers.backend import BackEnd

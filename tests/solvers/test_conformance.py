@@ -14,7 +14,7 @@ from scipy.optimize import linprog
 from scipy.sparse import block_array, csc_array, eye_array, kron, vstack
 
 from bloxopt.errors import SolverError
-from bloxopt.formulations.standard_form import StandardForm
+from bloxopt.formulations.solving.standard_form import StandardForm
 from bloxopt.solvers import SOLVERS, TOLERANCES, SolverResult, Termination, get_solver, solve
 
 LP_SOLVERS = [name for name in SOLVERS if get_solver(name).capabilities.lp]

@@ -15,7 +15,7 @@ ASK_ALL = """
 import sys
 import numpy as np
 import scipy.sparse as sp
-from bloxopt.formulations.standard_form import StandardForm
+from bloxopt.formulations.solving.standard_form import StandardForm
 from bloxopt.solvers import get_solver
 
 random = np.random.default_rng(0)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csc_array
 
-from bloxopt.formulations.standard_form import StandardForm
+from bloxopt.formulations.solving.standard_form import StandardForm
 from bloxopt.solvers import Termination, solve
 from bloxopt.solvers.bounds import tightened
 from bloxopt.solvers.conic import one_sided

@@ -11,7 +11,7 @@ import pytest
 from canonical_programs import program
 
 from bloxopt.errors import InputError, SolverError, SolverNotInstalledError, UnknownNameError
-from bloxopt.formulations.standard_form import StandardForm
+from bloxopt.formulations.solving.standard_form import StandardForm
 from bloxopt.jobs import FloatArray
 from bloxopt.solvers import (
     SOLVERS,
@@ -132,7 +132,7 @@ def test_more_threads_than_processors_are_as_many_as_there_are(name: str) -> Non
     # A process of its own: HiGHS has aborted, and hung, when it started a million threads.
     code = (
         "import numpy as np; from scipy.sparse import csc_array; from bloxopt.solvers import solve;"
-        "from bloxopt.formulations.standard_form import StandardForm; one = np.ones(2);"
+        "from bloxopt.formulations.solving.standard_form import StandardForm; one = np.ones(2);"
         "form = StandardForm(-one, csc_array(one[None]), -np.inf * one[:1], one[:1], 0 * one, one,"
         f"                   np.full(2, {not get_solver(name).capabilities.lp}));"
         f"print(round(solve(form, {name!r}, threads=10**6).objective, 4))"

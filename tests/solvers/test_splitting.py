@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from scipy.sparse import csc_array
 
-from bloxopt.formulations.standard_form import StandardForm
+from bloxopt.formulations.solving.standard_form import StandardForm
 from bloxopt.solvers import get_solver, splitting
 from bloxopt.solvers.base import Basis, Start, Status
 from bloxopt.solvers.splitting import Split

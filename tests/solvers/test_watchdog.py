@@ -15,7 +15,7 @@ import pytest
 from scipy.sparse import csc_array
 
 from bloxopt.errors import InputError, SolverError
-from bloxopt.formulations.standard_form import StandardForm
+from bloxopt.formulations.solving.standard_form import StandardForm
 from bloxopt.solvers import solve
 from bloxopt.solvers.base import Capabilities, SolverOptions, SolverResult, Termination
 from bloxopt.solvers.watchdog import Watched

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from bloxopt.errors import FormulationError, guarded
-from bloxopt.formulations.affine import Affine
 from bloxopt.formulations.checks import real_numbers, shown
 from bloxopt.formulations.expressions import ExpressionLike, build_affine
-from bloxopt.formulations.program import Program
 from bloxopt.formulations.progress import ProgressDependent
+from bloxopt.formulations.solving.affine import Affine
+from bloxopt.formulations.solving.program import Program
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import FloatArray
 

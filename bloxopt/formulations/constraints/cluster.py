@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bloxopt.formulations.affine import Affine
 from bloxopt.formulations.constraints.base import Constraint, excess
 from bloxopt.formulations.expressions import per_job
 from bloxopt.formulations.measures import GpusUsed
-from bloxopt.formulations.program import Program
+from bloxopt.formulations.solving.affine import Affine
+from bloxopt.formulations.solving.program import Program
+from bloxopt.formulations.solving.sums import sum_by
 from bloxopt.formulations.space import AllocationSpace
-from bloxopt.formulations.sums import sum_by
 from bloxopt.jobs import FloatArray
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from bloxopt.errors import FormulationError
 from bloxopt.formulations.checks import checked_amount, checked_flag
 from bloxopt.formulations.constraints.base import Constraint
-from bloxopt.formulations.program import Program
+from bloxopt.formulations.solving.program import Program
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import BoolArray, FloatArray
 

@@ -9,7 +9,6 @@ from typing import Literal
 import numpy as np
 
 from bloxopt.errors import FormulationError, InfeasibleError
-from bloxopt.formulations.affine import Affine
 from bloxopt.formulations.checks import checked_amount, checked_amounts
 from bloxopt.formulations.constraints.base import (
     Constraint,
@@ -20,9 +19,10 @@ from bloxopt.formulations.constraints.base import (
 )
 from bloxopt.formulations.expressions import per_job
 from bloxopt.formulations.measures import hourly_cost, positive_rate
-from bloxopt.formulations.program import Program
+from bloxopt.formulations.solving.affine import Affine
+from bloxopt.formulations.solving.program import Program
+from bloxopt.formulations.solving.sums import sum_by
 from bloxopt.formulations.space import AllocationSpace
-from bloxopt.formulations.sums import sum_by
 from bloxopt.jobs import MAX_SECONDS, BoolArray, FloatArray, IntArray
 from bloxopt.wording import rounded_down, rounded_up
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bloxopt.errors import FormulationError
-from bloxopt.formulations.affine import Affine
 from bloxopt.formulations.checks import checked_flag
 from bloxopt.formulations.constraints.base import Constraint
-from bloxopt.formulations.program import Program
+from bloxopt.formulations.solving.affine import Affine
+from bloxopt.formulations.solving.program import Program
+from bloxopt.formulations.solving.sums import sum_by
 from bloxopt.formulations.space import AllocationSpace
-from bloxopt.formulations.sums import sum_by
 from bloxopt.jobs import FloatArray, IntArray
 from bloxopt.placement.exact_patterns import Demand, Room, TooManyPatternsError, fillings
 

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.sparse import csc_array
 
 from bloxopt.formulations.deadlines.jobs import PlannedJob, Profile
-from bloxopt.formulations.standard_form import StandardForm
+from bloxopt.formulations.solving.standard_form import StandardForm
 from bloxopt.jobs import BoolArray, FloatArray, IntArray
 from bloxopt.solvers.base import Solver, SolverOptions, Termination
 

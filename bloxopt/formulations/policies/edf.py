@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from bloxopt.formulations.objectives.priority import Priority
 from bloxopt.formulations.orders.deadline_order import EarliestDeadline
 from bloxopt.formulations.orders.order_keys import Arrival
 from bloxopt.formulations.policy import Policy
-from bloxopt.formulations.priority import Priority
 
 
 def edf(backfill: bool = False, **options: Any) -> Policy:

@@ -14,14 +14,14 @@ from typing import Literal
 import numpy as np
 
 from bloxopt.errors import FormulationError, SolverError
-from bloxopt.formulations.affine import Affine
 from bloxopt.formulations.checks import checked_amount, checked_flag
-from bloxopt.formulations.objectives import Objective
-from bloxopt.formulations.packing import Packing
-from bloxopt.formulations.program import Program
-from bloxopt.formulations.session import Outcome, Session
+from bloxopt.formulations.objectives.base import Objective
+from bloxopt.formulations.solving.affine import Affine
+from bloxopt.formulations.solving.packing import Packing
+from bloxopt.formulations.solving.program import Program
+from bloxopt.formulations.solving.session import Outcome, Session
+from bloxopt.formulations.solving.sums import sum_by
 from bloxopt.formulations.space import AllocationSpace
-from bloxopt.formulations.sums import sum_by
 from bloxopt.jobs import FloatArray, IntArray
 from bloxopt.solvers.base import Termination
 

@@ -9,10 +9,10 @@ import numpy as np
 
 from bloxopt.errors import FormulationError
 from bloxopt.formulations.deadlines.jobs import PlannedJob, planned_jobs
-from bloxopt.formulations.objectives import Objective
-from bloxopt.formulations.session import Outcome, Session
+from bloxopt.formulations.objectives.base import Objective
+from bloxopt.formulations.solving.session import Outcome, Session
+from bloxopt.formulations.solving.upgrades import Upgrades, columns_by_size
 from bloxopt.formulations.space import AllocationSpace
-from bloxopt.formulations.upgrades import Upgrades, columns_by_size
 from bloxopt.jobs import BoolArray, FloatArray
 from bloxopt.solvers.base import Termination
 

@@ -11,8 +11,8 @@ from bloxopt.errors import FormulationError
 from bloxopt.formulations.checks import checked_amount, checked_flag, shown
 from bloxopt.formulations.expressions import build_affine
 from bloxopt.formulations.measures import NormalizedThroughput
-from bloxopt.formulations.objectives import Objective
-from bloxopt.formulations.session import Outcome, Session
+from bloxopt.formulations.objectives.base import Objective
+from bloxopt.formulations.solving.session import Outcome, Session
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import FloatArray, IntArray
 from bloxopt.solvers.base import Termination

@@ -15,14 +15,14 @@ from typing import Literal
 import numpy as np
 
 from bloxopt.errors import FormulationError
-from bloxopt.formulations.affine import Affine
 from bloxopt.formulations.checks import checked_amounts
 from bloxopt.formulations.constraints.base import tenant_codes
 from bloxopt.formulations.measures import NormalizedThroughput
-from bloxopt.formulations.objectives import Objective
-from bloxopt.formulations.session import Outcome, Session, outcome_of
+from bloxopt.formulations.objectives.base import Objective
+from bloxopt.formulations.solving.affine import Affine
+from bloxopt.formulations.solving.session import Outcome, Session, outcome_of
+from bloxopt.formulations.solving.sums import sum_by
 from bloxopt.formulations.space import AllocationSpace
-from bloxopt.formulations.sums import sum_by
 from bloxopt.formulations.systems.completion_matching import asked_columns
 from bloxopt.formulations.systems.hierarchical_fairness import FairSplit
 from bloxopt.jobs import FloatArray, IntArray

@@ -8,10 +8,10 @@ from typing import Literal
 import numpy as np
 
 from bloxopt.errors import FormulationError
-from bloxopt.formulations.affine import Affine
 from bloxopt.formulations.checks import checked_amount, finite_number, shown
 from bloxopt.formulations.expressions import Expression, ExpressionLike, build_affine, per_job
 from bloxopt.formulations.progress import depends_on_progress
+from bloxopt.formulations.solving.affine import Affine
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import FloatArray
 from bloxopt.throughput import ThroughputOracle, as_oracle, checked_rates

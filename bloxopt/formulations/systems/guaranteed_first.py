@@ -12,10 +12,10 @@ import numpy as np
 from bloxopt.cluster import Cluster
 from bloxopt.errors import FormulationError
 from bloxopt.formulations.checks import shown
-from bloxopt.formulations.objectives import Objective
+from bloxopt.formulations.objectives.base import Objective
 from bloxopt.formulations.orders.order_keys import Arrival, OrderKey, key_of
-from bloxopt.formulations.packing import Packing
-from bloxopt.formulations.session import Outcome, Session
+from bloxopt.formulations.solving.packing import Packing
+from bloxopt.formulations.solving.session import Outcome, Session
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import FloatArray, IntArray
 from bloxopt.placement.cells.hierarchy import CellHierarchy

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bloxopt.errors import FormulationError
-from bloxopt.formulations.affine import Affine
 from bloxopt.formulations.checks import checked_amount, checked_amounts
 from bloxopt.formulations.constraints.base import Constraint, tenant_codes
 from bloxopt.formulations.expressions import Expression, per_job
-from bloxopt.formulations.program import Program
+from bloxopt.formulations.solving.affine import Affine
+from bloxopt.formulations.solving.program import Program
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import BoolArray, FloatArray, IntArray
 

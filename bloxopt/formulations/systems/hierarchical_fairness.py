@@ -3,7 +3,8 @@
 All entities fill at speeds proportional to their weights; what an entity gets is split among its children (entities
 or jobs) in the same way, or goes to its jobs first in, first out. A child that is full, or that nothing can raise any
 more, stops, and its speed goes to its siblings. Between two such moments the levels of all jobs are known functions of
-the total volume given out: the stages of water filling (:func:`~bloxopt.formulations.water_filling.fill`) apply.
+the total volume given out: the stages of water filling (:func:`~bloxopt.formulations.objectives.water_filling.fill`)
+apply.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ from typing import Any
 import numpy as np
 
 from bloxopt.errors import FormulationError
-from bloxopt.formulations.affine import Affine
 from bloxopt.formulations.expressions import ExpressionLike, build_affine
-from bloxopt.formulations.levels import Cut
 from bloxopt.formulations.measures import NormalizedThroughput
-from bloxopt.formulations.objectives import Objective
-from bloxopt.formulations.program import Program
+from bloxopt.formulations.objectives.base import Objective
+from bloxopt.formulations.objectives.water_filling import fill, gpu_guess
 from bloxopt.formulations.progress import depends_on_progress
-from bloxopt.formulations.session import Outcome, Session
+from bloxopt.formulations.solving.affine import Affine
+from bloxopt.formulations.solving.levels import Cut
+from bloxopt.formulations.solving.program import Program
+from bloxopt.formulations.solving.session import Outcome, Session
+from bloxopt.formulations.solving.sums import sum_by
 from bloxopt.formulations.space import AllocationSpace
-from bloxopt.formulations.sums import sum_by
 from bloxopt.formulations.systems.entities import EntityTree
-from bloxopt.formulations.water_filling import fill, gpu_guess
 from bloxopt.jobs import BoolArray, FloatArray, IntArray
 
 _ROOT_STEPS = 200
@@ -124,7 +125,7 @@ class TreeProfile:
         self._by_depth = [np.flatnonzero(depth == level) for level in range(int(depth.max(initial=0)) + 1)]
 
     def begin(self, level: FloatArray, cap: FloatArray, fixed: BoolArray) -> float:
-        """See :class:`~bloxopt.formulations.water_filling.Profile`; heights are total volumes."""
+        """See :class:`~bloxopt.formulations.objectives.water_filling.Profile`; heights are total volumes."""
         tree = self._tree
         self.floor, self._fixed = level, fixed
         room = np.where(fixed, 0.0, np.maximum(cap - level, 0.0))

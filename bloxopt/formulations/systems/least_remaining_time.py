@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bloxopt.formulations.affine import Affine
 from bloxopt.formulations.expressions import per_job
-from bloxopt.formulations.objectives import Objective
-from bloxopt.formulations.program import Program
-from bloxopt.formulations.session import Outcome, Session, outcome_of
+from bloxopt.formulations.objectives.base import Objective
+from bloxopt.formulations.solving.affine import Affine
+from bloxopt.formulations.solving.program import Program
+from bloxopt.formulations.solving.session import Outcome, Session, outcome_of
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.formulations.systems.marginal_gain import climb, total_seconds
 from bloxopt.formulations.systems.remaining_estimates import (

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bloxopt.errors import FormulationError
-from bloxopt.formulations.objectives import Objective
-from bloxopt.formulations.packing import Packing, Room
-from bloxopt.formulations.program import Program
-from bloxopt.formulations.session import Outcome, Session
+from bloxopt.formulations.objectives.base import Objective
+from bloxopt.formulations.solving.packing import Packing, Room
+from bloxopt.formulations.solving.program import Program
+from bloxopt.formulations.solving.session import Outcome, Session
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.formulations.systems.remaining_estimates import (
     AtPresentRate,

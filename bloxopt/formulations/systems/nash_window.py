@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from bloxopt.errors import FormulationError, InfeasibleError
 from bloxopt.formulations.checks import checked_amount, shown
-from bloxopt.formulations.objectives import Objective
-from bloxopt.formulations.packing import Packing
-from bloxopt.formulations.program import Program
-from bloxopt.formulations.session import Outcome, Session, Solved
+from bloxopt.formulations.objectives.base import Objective
+from bloxopt.formulations.solving.packing import Packing
+from bloxopt.formulations.solving.program import Program
+from bloxopt.formulations.solving.session import Outcome, Session, Solved
+from bloxopt.formulations.solving.sums import sum_by
 from bloxopt.formulations.space import AllocationSpace
-from bloxopt.formulations.sums import sum_by
 from bloxopt.formulations.systems.finish_time_targets import fair_share, finish_time_targets
 from bloxopt.formulations.systems.predicted_work import PredictedWork, predict_work
 from bloxopt.formulations.systems.window_program import WindowWelfare

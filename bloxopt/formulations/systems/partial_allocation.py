@@ -14,15 +14,15 @@ from typing import Literal
 import numpy as np
 
 from bloxopt.errors import FormulationError
-from bloxopt.formulations.affine import Affine
 from bloxopt.formulations.expressions import build_affine
 from bloxopt.formulations.measures import EffectiveThroughput
-from bloxopt.formulations.objectives import Objective
-from bloxopt.formulations.program import Program
-from bloxopt.formulations.proportional_fairness import log_sum, maximise_logarithms
-from bloxopt.formulations.session import Outcome, Session
+from bloxopt.formulations.objectives.base import Objective
+from bloxopt.formulations.objectives.proportional_fairness import log_sum, maximise_logarithms
+from bloxopt.formulations.solving.affine import Affine
+from bloxopt.formulations.solving.program import Program
+from bloxopt.formulations.solving.session import Outcome, Session
+from bloxopt.formulations.solving.sums import sum_by
 from bloxopt.formulations.space import AllocationSpace
-from bloxopt.formulations.sums import sum_by
 from bloxopt.jobs import FloatArray
 from bloxopt.solvers.base import Termination
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from bloxopt.formulations.measures import positive_rate
+from bloxopt.formulations.solving.sums import sum_by
 from bloxopt.formulations.space import AllocationSpace
-from bloxopt.formulations.sums import sum_by
 from bloxopt.jobs import BoolArray, FloatArray, IntArray
 from bloxopt.throughput import checked_rates
 

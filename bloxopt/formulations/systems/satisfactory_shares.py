@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from bloxopt.formulations.deadlines import DeadlinePlan, PlannedJob, Profile, deadline_plan
-from bloxopt.formulations.objectives import Objective
-from bloxopt.formulations.session import Outcome, Session
-from bloxopt.formulations.upgrades import Upgrades, columns_by_size
+from bloxopt.formulations.objectives.base import Objective
+from bloxopt.formulations.solving.session import Outcome, Session
+from bloxopt.formulations.solving.upgrades import Upgrades, columns_by_size
 from bloxopt.solvers.base import Termination
 
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bloxopt.formulations.affine import Affine
-from bloxopt.formulations.program import Program
+from bloxopt.formulations.solving.affine import Affine
+from bloxopt.formulations.solving.program import Program
+from bloxopt.formulations.solving.sums import sum_by
 from bloxopt.formulations.space import AllocationSpace
-from bloxopt.formulations.sums import sum_by
 from bloxopt.jobs import FloatArray, IntArray
 
 

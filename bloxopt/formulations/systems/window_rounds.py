@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from bloxopt.formulations.packing import Packing
-from bloxopt.formulations.sums import sum_by
+from bloxopt.formulations.solving.packing import Packing
+from bloxopt.formulations.solving.sums import sum_by
 from bloxopt.jobs import BoolArray, FloatArray, IntArray
 
 _MOST_MOVES = 8

@@ -12,7 +12,7 @@ from bloxopt.anytime import Ladder, Rung
 from bloxopt.formulations.allocation import Allocation
 from bloxopt.formulations.constraints.base import name_blocks
 from bloxopt.formulations.policy import Policy
-from bloxopt.formulations.resuming import Resolver
+from bloxopt.formulations.solving.resuming import Resolver
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.selection import Plan
 from bloxopt.solvers.base import Solver, SolverOptions, Termination

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bloxopt.errors import FormulationError
-from bloxopt.formulations.objectives import Objective, check_stages
-from bloxopt.formulations.program import Program
-from bloxopt.formulations.session import Outcome, Session
+from bloxopt.formulations.objectives.base import Objective, check_stages
+from bloxopt.formulations.solving.program import Program
+from bloxopt.formulations.solving.session import Outcome, Session
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import FloatArray, IntArray
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 from scipy.sparse import csr_array
 
-from bloxopt.formulations.standard_form import StandardForm
+from bloxopt.formulations.solving.standard_form import StandardForm
 from bloxopt.jobs import BoolArray, FloatArray, IntArray
 from bloxopt.solvers.base import SolverResult, Termination
 

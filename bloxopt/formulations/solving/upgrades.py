@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from bloxopt.errors import FormulationError
-from bloxopt.formulations.packing import Packing, Room
-from bloxopt.formulations.session import Session
+from bloxopt.formulations.solving.packing import Packing, Room
+from bloxopt.formulations.solving.session import Session
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import FloatArray
 

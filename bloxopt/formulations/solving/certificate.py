@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bloxopt.formulations.standard_form import StandardForm
+from bloxopt.formulations.solving.standard_form import StandardForm
 from bloxopt.jobs import FloatArray
 from bloxopt.solvers.check import dual_bound, relative_row_violation
 

@@ -1,6 +1,6 @@
 """Proportional fairness (weighted Nash welfare): the largest product of values, to a proven gap, by linear programs.
 
-Each program overestimates the logarithms by tangents (:mod:`~bloxopt.formulations.logarithms`), so its optimum
+Each program overestimates the logarithms by tangents (:mod:`~bloxopt.formulations.solving.logarithms`), so its optimum
 bounds the sum from above and its solution bounds it from below; tangents are then drawn closer around that
 solution. A dozen a row close the gap to 1e-6 in four or five programs, of any solver. Integer columns are allowed.
 Of larger programs Clarabel's exponential cones suggest where to draw them, whatever the solver, which then proves it.
@@ -16,14 +16,14 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from bloxopt.errors import FormulationError, InfeasibleError, SolverError
-from bloxopt.formulations.affine import Affine
 from bloxopt.formulations.checks import checked_amount, shown
 from bloxopt.formulations.expressions import ExpressionLike, Weights, build_affine, job_weights
-from bloxopt.formulations.logarithms import add_logarithms, tangent_points
-from bloxopt.formulations.objectives import Objective
-from bloxopt.formulations.program import Program
+from bloxopt.formulations.objectives.base import Objective
 from bloxopt.formulations.progress import depends_on_progress
-from bloxopt.formulations.session import Outcome, Session, Solved
+from bloxopt.formulations.solving.affine import Affine
+from bloxopt.formulations.solving.logarithms import add_logarithms, tangent_points
+from bloxopt.formulations.solving.program import Program
+from bloxopt.formulations.solving.session import Outcome, Session, Solved
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import FloatArray, IntArray
 from bloxopt.solvers.base import Termination

@@ -3,8 +3,8 @@
 ``max θ`` with ``e_i(x) ≥ f_i + θ (ℓ_i − f_i)`` for the free rows (floor f is 0 as a rule), ``e_i(x) ≥ ℓ_i`` for the
 fixed ones, and all constraint blocks. Its prices λ on those rows give a *cut*: no x that satisfies the blocks has
 ``Σ λ_i e_i(x)`` above ``reach``. Newton's method on such cuts solves programs whose levels depend on one number: the
-finish-time ratio (:mod:`~bloxopt.formulations.reciprocal`) and the water level
-(:mod:`~bloxopt.formulations.water_filling`).
+finish-time ratio (:mod:`~bloxopt.formulations.solving.reciprocal`) and the water level
+(:mod:`~bloxopt.formulations.objectives.water_filling`).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bloxopt.formulations.affine import Affine
-from bloxopt.formulations.certificate import Proof
-from bloxopt.formulations.program import Program
-from bloxopt.formulations.session import Session, Solved
-from bloxopt.formulations.standard_form import StandardForm
-from bloxopt.formulations.sums import sum_by
+from bloxopt.formulations.solving.affine import Affine
+from bloxopt.formulations.solving.certificate import Proof
+from bloxopt.formulations.solving.program import Program
+from bloxopt.formulations.solving.session import Session, Solved
+from bloxopt.formulations.solving.standard_form import StandardForm
+from bloxopt.formulations.solving.sums import sum_by
 from bloxopt.jobs import BoolArray, FloatArray
 
 _NO_REDUCED_COST = 1e-8
@@ -54,7 +54,7 @@ class LevelProgram:
         self.name = name
         self.duals = duals
         self.stage = 0
-        """Which of several sets of fixed rows this is about: see :attr:`bloxopt.formulations.program.Program.stage`."""
+        """Which of several sets of fixed rows this is about: see :attr:`.solving.program.Program.stage`."""
         self._base = session.program()
 
     def solve(

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from bloxopt.errors import FormulationError
-from bloxopt.formulations.affine import Affine
 from bloxopt.formulations.checks import checked_flag, shown
 from bloxopt.formulations.expressions import per_job
-from bloxopt.formulations.objectives import Objective
+from bloxopt.formulations.objectives.base import Objective
 from bloxopt.formulations.orders.order_keys import OrderKey, key_of, next_change_of
-from bloxopt.formulations.packing import Packing
-from bloxopt.formulations.program import Program
-from bloxopt.formulations.session import Outcome, Session
+from bloxopt.formulations.solving.affine import Affine
+from bloxopt.formulations.solving.packing import Packing
+from bloxopt.formulations.solving.program import Program
+from bloxopt.formulations.solving.session import Outcome, Session
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import FloatArray, IntArray
 from bloxopt.solvers.base import Termination

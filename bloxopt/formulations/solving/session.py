@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bloxopt.errors import FormulationError, SolverError, UnboundedError, guarded
-from bloxopt.formulations.affine import Affine
-from bloxopt.formulations.certificate import Proof
 from bloxopt.formulations.checks import shown
 from bloxopt.formulations.constraints.base import Constraint
-from bloxopt.formulations.diagnosis import infeasibility
-from bloxopt.formulations.dual import with_duals
-from bloxopt.formulations.program import Program
-from bloxopt.formulations.resuming import Resumption
-from bloxopt.formulations.sifting import WORTH_SIFTING, sift
+from bloxopt.formulations.solving.affine import Affine
+from bloxopt.formulations.solving.certificate import Proof
+from bloxopt.formulations.solving.diagnosis import infeasibility
+from bloxopt.formulations.solving.dual import with_duals
+from bloxopt.formulations.solving.program import Program
+from bloxopt.formulations.solving.resuming import Resumption
+from bloxopt.formulations.solving.sifting import WORTH_SIFTING, sift
+from bloxopt.formulations.solving.standard_form import StandardForm
 from bloxopt.formulations.space import AllocationSpace
-from bloxopt.formulations.standard_form import StandardForm
 from bloxopt.jobs import FloatArray, IntArray
 from bloxopt.solvers.base import Capabilities, Solver, SolverOptions, SolverResult, Start, Termination
 
 if TYPE_CHECKING:
-    from bloxopt.formulations.objectives import Objective
+    from bloxopt.formulations.objectives.base import Objective
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bloxopt.formulations.affine import Affine
 from bloxopt.formulations.checks import amount_of_each_type, checked_amount, checked_amounts
 from bloxopt.formulations.expressions import per_job
-from bloxopt.formulations.objectives import Objective
-from bloxopt.formulations.program import Program
+from bloxopt.formulations.objectives.base import Objective
+from bloxopt.formulations.solving.affine import Affine
+from bloxopt.formulations.solving.program import Program
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import FloatArray
 

@@ -13,9 +13,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-from bloxopt.formulations.program import Program
+from bloxopt.formulations.solving.program import Program
+from bloxopt.formulations.solving.standard_form import StandardForm
 from bloxopt.formulations.space import AllocationSpace
-from bloxopt.formulations.standard_form import StandardForm
 from bloxopt.jobs import FloatArray, IntArray
 from bloxopt.solvers.base import Basis, SolverResult, Start, Status
 

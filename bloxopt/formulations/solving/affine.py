@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bloxopt.errors import FormulationError
-from bloxopt.formulations.sums import sum_by
+from bloxopt.formulations.solving.sums import sum_by
 from bloxopt.jobs import BoolArray, FloatArray, IntArray
 
 Labels = Callable[[], Sequence[str]]

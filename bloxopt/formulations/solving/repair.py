@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bloxopt.formulations.allocation import violations_of
-from bloxopt.formulations.session import Session
+from bloxopt.formulations.solving.session import Session
 from bloxopt.jobs import FloatArray
 
 _LARGEST_REPAIR = 1e-3

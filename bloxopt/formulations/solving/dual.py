@@ -9,7 +9,7 @@ import numpy as np
 from scipy.sparse import csc_array, hstack
 
 from bloxopt.errors import SolverError
-from bloxopt.formulations.standard_form import StandardForm
+from bloxopt.formulations.solving.standard_form import StandardForm
 from bloxopt.jobs import FloatArray, IntArray
 from bloxopt.solvers.base import SolverResult
 

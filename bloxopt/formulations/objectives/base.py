@@ -10,7 +10,6 @@ from typing import Literal
 import numpy as np
 
 from bloxopt.errors import FormulationError, guarded
-from bloxopt.formulations.affine import Affine, Reciprocal
 from bloxopt.formulations.checks import checked_amount, finite_number, shown
 from bloxopt.formulations.expressions import (
     Expression,
@@ -21,10 +20,11 @@ from bloxopt.formulations.expressions import (
     is_nothing,
 )
 from bloxopt.formulations.measures import Restarts
-from bloxopt.formulations.program import Program
 from bloxopt.formulations.progress import ProgressDependent, depends_on_progress
-from bloxopt.formulations.reciprocal import minimise_largest
-from bloxopt.formulations.session import Outcome, Session, outcome_of
+from bloxopt.formulations.solving.affine import Affine, Reciprocal
+from bloxopt.formulations.solving.program import Program
+from bloxopt.formulations.solving.reciprocal import minimise_largest
+from bloxopt.formulations.solving.session import Outcome, Session, outcome_of
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import FloatArray, IntArray
 
@@ -219,7 +219,7 @@ class MinMax(Objective):
     """Minimise the largest value of an expression; as a utility it is ``-max_i e_i(x)``.
 
     An affine expression is one linear program. A reciprocal (RemainingTime, FinishTimeRatio) is solved
-    exactly by a few (:func:`~bloxopt.formulations.reciprocal.minimise_largest`), with a certified bound.
+    exactly by a few (:func:`~bloxopt.formulations.solving.reciprocal.minimise_largest`), with a certified bound.
     """
 
     expression: ExpressionLike

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from bloxopt.formulations.affine import Affine
-from bloxopt.formulations.program import Program
+from bloxopt.formulations.solving.affine import Affine
+from bloxopt.formulations.solving.program import Program
 from bloxopt.jobs import FloatArray
 
 

@@ -13,10 +13,10 @@ from dataclasses import replace
 import numpy as np
 
 from bloxopt.errors import SolverError
-from bloxopt.formulations.affine import Affine, Reciprocal
-from bloxopt.formulations.certificate import Proof
-from bloxopt.formulations.levels import Cut, LevelProgram, LevelSolution
-from bloxopt.formulations.session import Outcome, Session
+from bloxopt.formulations.solving.affine import Affine, Reciprocal
+from bloxopt.formulations.solving.certificate import Proof
+from bloxopt.formulations.solving.levels import Cut, LevelProgram, LevelSolution
+from bloxopt.formulations.solving.session import Outcome, Session
 from bloxopt.jobs import FloatArray
 from bloxopt.solvers.base import Termination
 

@@ -8,14 +8,14 @@ from typing import Literal
 import numpy as np
 
 from bloxopt.errors import FormulationError
-from bloxopt.formulations.affine import Affine
 from bloxopt.formulations.allocation import Allocation
 from bloxopt.formulations.expressions import per_job
-from bloxopt.formulations.objectives import Objective, check_objective
-from bloxopt.formulations.program import Program
-from bloxopt.formulations.session import Outcome, Session
+from bloxopt.formulations.objectives.base import Objective, check_objective
+from bloxopt.formulations.solving.affine import Affine
+from bloxopt.formulations.solving.program import Program
+from bloxopt.formulations.solving.session import Outcome, Session
+from bloxopt.formulations.solving.sums import sum_by
 from bloxopt.formulations.space import AllocationSpace
-from bloxopt.formulations.sums import sum_by
 from bloxopt.jobs import BoolArray, FloatArray, IntArray
 
 _KEPT = 1e-6

@@ -10,8 +10,8 @@ from scipy.sparse import csc_array, hstack
 
 from bloxopt.errors import BloxoptError, InfeasibleError, SolverError, guarded
 from bloxopt.formulations.constraints.base import Constraint
-from bloxopt.formulations.program import Program
-from bloxopt.formulations.standard_form import StandardForm
+from bloxopt.formulations.solving.program import Program
+from bloxopt.formulations.solving.standard_form import StandardForm
 from bloxopt.jobs import BoolArray, FloatArray, IntArray
 from bloxopt.solvers.base import Solver, SolverOptions, SolverResult, Termination
 from bloxopt.solvers.registry import get_solver

@@ -8,8 +8,8 @@ import numpy as np
 
 from bloxopt.formulations.expressions import build_affine
 from bloxopt.formulations.measures import NormalizedThroughput
-from bloxopt.formulations.objectives import Objective
-from bloxopt.formulations.session import Outcome, Session
+from bloxopt.formulations.objectives.base import Objective
+from bloxopt.formulations.solving.session import Outcome, Session
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import FloatArray
 from bloxopt.solvers.base import Termination

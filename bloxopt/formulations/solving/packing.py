@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bloxopt.formulations.program import Program
+from bloxopt.formulations.solving.program import Program
 from bloxopt.formulations.space import AllocationSpace
 from bloxopt.jobs import BoolArray, FloatArray, IntArray
 

@@ -11,10 +11,10 @@ import numpy as np
 from scipy.sparse import csc_array
 
 from bloxopt.errors import FormulationError
-from bloxopt.formulations.affine import Affine, Labels
+from bloxopt.formulations.solving.affine import Affine, Labels
+from bloxopt.formulations.solving.standard_form import StandardForm
+from bloxopt.formulations.solving.sums import sum_by
 from bloxopt.formulations.space import AllocationSpace
-from bloxopt.formulations.standard_form import StandardForm
-from bloxopt.formulations.sums import sum_by
 from bloxopt.jobs import BoolArray, FloatArray, IntArray
 
 

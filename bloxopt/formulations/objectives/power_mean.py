@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bloxopt.errors import FormulationError
-from bloxopt.formulations.affine import Affine
 from bloxopt.formulations.checks import finite_number
 from bloxopt.formulations.expressions import ExpressionLike, build_affine, describe_expression
-from bloxopt.formulations.objectives import Objective
-from bloxopt.formulations.program import Program
+from bloxopt.formulations.objectives.base import Objective
 from bloxopt.formulations.progress import depends_on_progress
-from bloxopt.formulations.session import Outcome, Session
+from bloxopt.formulations.solving.affine import Affine
+from bloxopt.formulations.solving.program import Program
+from bloxopt.formulations.solving.session import Outcome, Session
+from bloxopt.formulations.solving.sums import sum_by
 from bloxopt.formulations.space import AllocationSpace
-from bloxopt.formulations.sums import sum_by
 from bloxopt.jobs import FloatArray
 
 _WIDEST_RANGE = 1e10

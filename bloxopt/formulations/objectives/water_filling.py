@@ -15,15 +15,15 @@ from typing import Protocol
 import numpy as np
 
 from bloxopt.errors import FormulationError, InfeasibleError, SolverError
-from bloxopt.formulations.affine import Affine
 from bloxopt.formulations.expressions import ExpressionLike, build_affine
-from bloxopt.formulations.levels import Cut, LevelProgram, LevelSolution
-from bloxopt.formulations.objectives import Objective
-from bloxopt.formulations.program import Program
+from bloxopt.formulations.objectives.base import Objective
 from bloxopt.formulations.progress import depends_on_progress
-from bloxopt.formulations.session import Outcome, Session, outcome_of
+from bloxopt.formulations.solving.affine import Affine
+from bloxopt.formulations.solving.levels import Cut, LevelProgram, LevelSolution
+from bloxopt.formulations.solving.program import Program
+from bloxopt.formulations.solving.session import Outcome, Session, outcome_of
+from bloxopt.formulations.solving.sums import sum_by
 from bloxopt.formulations.space import AllocationSpace
-from bloxopt.formulations.sums import sum_by
 from bloxopt.jobs import BoolArray, FloatArray
 from bloxopt.solvers.base import Termination
 

@@ -262,6 +262,33 @@ def test_jobs_run_as_the_configured_account_and_cannot_reach_the_agents_files(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can start jobs as somebody else")
+def test_folders_in_path_that_the_account_cannot_enter_hold_no_command(
+    scheduler: SmallScheduler, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in [home, *home.parents]:
+        if str(folder).startswith("/tmp/"):
+            folder.chmod(0o755)
+    closed, plain = home / "closed", home / "plain"
+    closed.mkdir(mode=0o700)
+    (closed / "hidden").write_text("#!/bin/sh\n")
+    (closed / "hidden").chmod(0o755)
+    plain.mkdir(mode=0o755)
+    (plain / "text").write_text("no program")
+    monkeypatch.setenv("PATH", f"{closed}:{plain}:{os.environ['PATH']}")
+    with agent_thread(scheduler, home, user="nobody"):
+        for place, (name, code, message) in enumerate(
+            [
+                ("no-such-program", 127, "command not found: no-such-program"),
+                ("hidden", 127, "command not found: hidden"),
+                ("text", 126, "not executable: text"),
+                ("true", 0, ""),
+            ]
+        ):
+            report = scheduler.wait_for(scheduler.want(run_of(f"job-{place}", [name])), RunState.ENDED)
+            assert (name, report.exit_code, report.message) == (name, code, message)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start jobs as somebody else")
 def test_an_unknown_account_is_the_runs_message(scheduler: SmallScheduler, home: Path) -> None:
     with agent_thread(scheduler, home, user="no-such-account"):
         report = scheduler.wait_for(scheduler.want(run_of("job", ["true"])), RunState.ENDED)

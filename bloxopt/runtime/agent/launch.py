@@ -140,6 +140,15 @@ def _execute(command: list[str], environment: dict[str, str]) -> NoReturn:
     except (FileNotFoundError, NotADirectoryError):
         raise LaunchError(NOT_FOUND, f"command not found: {command[0]}") from None
     except PermissionError:
+        if not _is_there(command[0], environment):
+            raise LaunchError(NOT_FOUND, f"command not found: {command[0]}") from None
         raise LaunchError(NOT_EXECUTABLE, f"not executable: {command[0]}") from None
     except OSError as error:
         raise LaunchError(NOT_EXECUTABLE, f"cannot execute {command[0]}: {error.strerror}") from None
+
+
+def _is_there(name: str, environment: dict[str, str]) -> bool:
+    """Whether the command is a file that can be seen: a folder in PATH that may not be entered refuses any name."""
+    if "/" in name:
+        return True
+    return any(os.path.isfile(os.path.join(folder, name)) for folder in os.get_exec_path(environment))

@@ -18,7 +18,7 @@ from bloxopt.errors import ConfigError, InputError
 from bloxopt.runtime.agent.files import FolderLock
 from bloxopt.runtime.agent.processes import die_with_parent
 from bloxopt.runtime.people import People, SchedulerError
-from bloxopt.runtime.service.config import load_config
+from bloxopt.runtime.service.config import load_config, make_config
 
 PATIENCE = 60.0
 """Seconds that the scheduler and the agents have to come up."""
@@ -73,6 +73,10 @@ class LocalCluster:
         workdirs: tuple[Path, ...] = (),
     ) -> None:
         self.nodes = load_cluster(nodes).nodes
+        try:
+            make_config({"policy": policy}, folder)
+        except ConfigError as error:
+            raise ConfigError(f"--policy: {str(error).removeprefix('policy: ')}") from None
         self.folder = folder.absolute()
         self.work = self.folder / "work"
         self.user = _account(user)

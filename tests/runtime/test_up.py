@@ -143,7 +143,7 @@ def test_a_command_finds_the_cluster_and_its_exit_code_is_passed_on() -> None:
     ("arguments", "words"),
     [
         (["--simulate", "many"], "many"),
-        (["--simulate", "1x2xA100", "--policy", "fife"], "did you mean 'fifo'"),
+        (["--simulate", "1x2xA100", "--policy", "fife"], "--policy: unknown policy 'fife': did you mean 'fifo'"),
         (["--simulate", "1x2xA100", "--user", "no-such-account"], "no-such-account"),
         (["--simulate", "1x2xA100", "--port", "70000"], "65535"),
         (["--simulate", "1x2xA100", "--workdir", "/no/such/folder"], "/no/such/folder: there is no such folder"),
@@ -155,9 +155,10 @@ def test_what_cannot_be_is_one_sentence(
 ) -> None:
     capfd.readouterr()
     assert run_cli(["up", "--folder", str(folder / "cluster"), *arguments]) == 2
-    errors = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 1
-    assert words in errors[0]
+    told = capfd.readouterr().err.splitlines()
+    assert sum(line.startswith("error: ") for line in told) == 1
+    assert words in told[0]
+    assert processes_of(folder) == []
 
 
 def test_a_folder_with_other_things_and_a_port_in_use_are_refused(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections import Counter
@@ -40,6 +41,8 @@ _AROUND = 13
 """Lines of ``top`` that are no nodes and no jobs."""
 _EVENTS = 1000
 """Events that are asked for at once."""
+_AWAY = 120.0
+"""Seconds that the scheduler may be away while its answers are followed."""
 _NOTHING: tuple[Any, ...] = (None, "", [], {})
 
 
@@ -163,11 +166,24 @@ def logs(
     scheduler: SchedulerOption = None,
 ) -> None:
     """Print what a job has written."""
-    offset, complete = 0, False
+    offset, heard, away = 0, 0.0, False
     with connected(scheduler) as people:
+        from bloxopt.runtime.people import AwayError
+
         while True:
             wait = 20.0 if follow else 0.0
-            data, offset, complete = people.output(job, rank=rank, attempt=attempt, offset=offset, wait=wait)
+            try:
+                data, offset, complete = people.output(job, rank=rank, attempt=attempt, offset=offset, wait=wait)
+            except AwayError:
+                # A scheduler that never answered is none; one that is started again goes on where it was.
+                if not follow or not heard or time.monotonic() - heard > _AWAY:
+                    raise
+                if not away:
+                    console.note(f"the scheduler does not answer: asking again for {_AWAY:g} s")
+                away = True
+                time.sleep(1.0)
+                continue
+            heard, away = time.monotonic(), False
             sys.stdout.buffer.write(data)
             sys.stdout.buffer.flush()
             if not data and (complete or not follow):
@@ -192,7 +208,7 @@ def cancel(
 def nodes(scheduler: SchedulerOption = None, json: JsonOption = False) -> None:
     """List the nodes and their GPUs."""
     with connected(scheduler) as people:
-        views = people.get("/v1/nodes")
+        views = sorted(people.get("/v1/nodes"), key=lambda view: _natural(view["name"]))
     if json:
         console.print_json(views)
     elif views:
@@ -330,13 +346,13 @@ def _checked(spec: dict[str, Any], number: int) -> dict[str, Any]:
     from pydantic import ValidationError
 
     from bloxopt.runtime.messages import JobSpec
+    from bloxopt.runtime.problems import first_problem
 
     try:
         return JobSpec.model_validate(spec).model_dump(exclude_defaults=True)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "job"
-        raise InputError(f"job {number + 1}: {where}: {first['msg']}") from None
+        keys, text = first_problem(error, JobSpec)
+        raise InputError(f"job {number + 1}: {'.'.join(keys) or 'job'}: {text}") from None
 
 
 def _variables(given: list[str]) -> dict[str, str]:
@@ -383,6 +399,11 @@ def _node_row(node: dict[str, Any]) -> dict[str, Any]:
         "last_heartbeat": None if seen is None else f"{length(time.time() - seen)} ago",
         "message": node["message"],
     }
+
+
+def _natural(name: str) -> list[tuple[int, int, str]]:
+    """A key that puts node-2 before node-10."""
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", name)]
 
 
 def length(seconds: float) -> str:

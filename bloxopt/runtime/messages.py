@@ -21,13 +21,15 @@ from pydantic import BaseModel, ConfigDict, Field
 MAX_NAME = 63
 MAX_COMMAND = 65_536
 MAX_ENVIRONMENT = 256
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+VARIABLE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
 SOONEST_NEWS = 0.5
 """Seconds at least between two heartbeats of a node."""
 
-Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME, pattern=NAME_PATTERN)]
 """A node, tenant, user or job type: letters, digits, dot, underscore and dash; never a path."""
-JobId = Annotated[str, Field(min_length=1, max_length=MAX_NAME, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
-VariableName = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+JobId = Annotated[str, Field(min_length=1, max_length=MAX_NAME, pattern=NAME_PATTERN)]
+VariableName = Annotated[str, Field(min_length=1, max_length=256, pattern=VARIABLE_PATTERN)]
 Text = Annotated[str, Field(max_length=4096)]
 Seconds = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
 Amount = Annotated[float, Field(ge=0, le=1e18, allow_inf_nan=False)]

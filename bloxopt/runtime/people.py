@@ -22,13 +22,17 @@ class SchedulerError(BloxoptError):
     """The scheduler refused a request or could not be reached; the message says why."""
 
 
+class AwayError(SchedulerError):
+    """The scheduler could not be reached, or does not work at present: it may be back in a while."""
+
+
 class People:
     """What a person asks of a scheduler, over HTTP.
 
     ``url`` (default: the variable BLOXOPT_SCHEDULER, else this machine) and ``token`` (default: the variable
     BLOXOPT_TOKEN, else ``~/.config/bloxopt/token``). Raises :class:`~bloxopt.errors.ConfigError` for an address that is
     none, a token that is missing, or a token file that others can read, and :class:`SchedulerError` for everything that
-    the scheduler refuses.
+    the scheduler refuses, an :class:`AwayError` where asking again may help.
     """
 
     def __init__(self, url: str | None = None, token: str | None = None, timeout: float = 30.0) -> None:
@@ -74,9 +78,9 @@ class People:
         try:
             answer = self._client.request(method, path, **request)
         except httpx.TimeoutException:
-            raise SchedulerError(f"the scheduler at {self.url} did not answer in time: try again") from None
+            raise AwayError(f"the scheduler at {self.url} did not answer in time: try again") from None
         except httpx.HTTPError as error:
-            raise SchedulerError(
+            raise AwayError(
                 f"the scheduler at {self.url} cannot be reached ({error}): is it running? {URL_VARIABLE} or "
                 "--scheduler says where it is"
             ) from None
@@ -86,7 +90,8 @@ class People:
             detail = str(answer.json()["detail"])
         except (ValueError, KeyError, TypeError):
             detail = f"answered {answer.status_code} and gave no reason: is it a bloxopt scheduler?"
-        raise SchedulerError(f"the scheduler at {self.url}: {detail}")
+        kind = AwayError if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE else SchedulerError
+        raise kind(f"the scheduler at {self.url}: {detail}")
 
 
 def _token() -> str:

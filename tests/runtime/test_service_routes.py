@@ -292,6 +292,26 @@ def test_what_cannot_be_a_job_is_refused_by_name(world: World, change: dict[str,
 
 
 @pytest.mark.parametrize(
+    ("text", "detail"),
+    [
+        (
+            '{"command": ["x"], "name": "a b"}',
+            "name: is 'a b': must consist of letters, digits, '.', '_' and '-', and begin with a letter or digit",
+        ),
+        ('{"command": ["x"], "num_gpu": 2}', "num_gpu: unknown key: did you mean num_gpus?"),
+        ('{"command": ["x"], "duration": NaN}', "duration: must be a finite number: JSON has no NaN and no Infinity"),
+        ('{"command": ["x"],, }', "the body is not JSON: Expecting property name enclosed in double quotes"),
+        ('["x"]', "the body: is ['x']: must be an object"),
+    ],
+)
+def test_what_is_wrong_with_a_body_is_said_in_plain_words(world: World, text: str, detail: str) -> None:
+    answer = world.call("ada", "POST", "/v1/jobs", content=text, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 422
+    assert answer.json()["detail"].startswith(detail)
+    assert "application/json" in world.call("ada", "POST", "/v1/jobs", content=text).json()["detail"]
+
+
+@pytest.mark.parametrize(
     "text",
     [
         '{"command": ["x"], "num_gpus": ' + "9" * 4000 + "}",

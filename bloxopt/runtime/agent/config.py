@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import socket
 import tomllib
 from pathlib import Path
@@ -14,8 +15,10 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, f
 
 from bloxopt.errors import ConfigError
 from bloxopt.runtime.messages import Name
+from bloxopt.runtime.problems import first_problem
 
 MIB = 1 << 20
+_ADDRESS = re.compile(r"https?://[^/\s]+")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -33,7 +36,7 @@ class AgentConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    scheduler: Annotated[str, Field(pattern=r"^https?://[^/\s]+")]
+    scheduler: str
     token: SecretStr | None = None
     token_file: Path | None = None
     node: Name = Field(default_factory=socket.gethostname, validate_default=True)
@@ -50,10 +53,21 @@ class AgentConfig(BaseModel):
     patience_seconds: Annotated[float, Field(gt=0)] = 10.0
     gpu_patience_seconds: Annotated[float, Field(gt=0)] = 60.0
 
+    @field_validator("scheduler")
+    @classmethod
+    def _address(cls, value: str) -> str:
+        if not _ADDRESS.match(value):
+            raise ValueError("must be an address such as http://scheduler:8080")
+        return value
+
     @field_validator("workdirs", "state_folder")
     @classmethod
     def _absolute(cls, value: Path | tuple[Path, ...]) -> Path | tuple[Path, ...]:
-        for each in (value,) if isinstance(value, Path) else value:
+        if isinstance(value, Path):
+            if not value.is_absolute():
+                raise ValueError("must be an absolute path")
+            return value
+        for each in value:
             if not each.is_absolute():
                 raise ValueError(f"{each} must be an absolute path")
         return value
@@ -82,10 +96,8 @@ class AgentConfig(BaseModel):
         try:
             return cls.model_validate(settings)
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            message = str(first["msg"]).removeprefix("Value error, ")
-            raise ConfigError(f"agent setting {where}: {message}" if where else message) from None
+            keys, message = first_problem(error, cls)
+            raise ConfigError(f"agent setting {'.'.join(keys)}: {message}" if keys else message) from None
 
     @classmethod
     def load(cls, path: str | Path, **overrides: object) -> AgentConfig:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import math
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Any, get_args, get_origin
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
@@ -15,6 +18,7 @@ import bloxopt
 from bloxopt.errors import BloxoptError, StoreError
 from bloxopt.runtime.live.faults import ConflictError, UnknownError
 from bloxopt.runtime.messages import Problem
+from bloxopt.runtime.problems import said, unknown
 from bloxopt.runtime.service import admin_routes, job_routes, node_routes, whatif_routes
 from bloxopt.runtime.service.config import ServiceConfig
 from bloxopt.runtime.service.gate import PUBLIC, Gate
@@ -45,6 +49,7 @@ def create_app(config: ServiceConfig | Service) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.service = service
+    app.state.ending = False  # once it is set, requests that wait for something are answered with what there is
     for routes in (job_routes, node_routes, admin_routes, whatif_routes):
         app.include_router(routes.router)
     app.add_exception_handler(RequestValidationError, _malformed)
@@ -65,12 +70,33 @@ def _problem(status: int, detail: str, headers: dict[str, str] | None = None) ->
     return JSONResponse(Problem(detail=detail).model_dump(), status, headers)
 
 
-async def _malformed(_: Request, error: Exception) -> JSONResponse:
+async def _malformed(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        return _problem(422, f"the body is not JSON: {first['ctx']['error']} at character {first['loc'][-1]}")
+    if isinstance(error.body, bytes):
+        return _problem(422, "the body is not read as JSON: send it with the header Content-Type: application/json")
     where = ".".join(str(part) for part in first["loc"] if part != "body")
-    text = str(first["msg"])
-    return _problem(422, f"{where or 'the body'}: {text[:1].lower()}{text[1:]}")
+    return _problem(422, f"{where or 'the body'}: {_said(first, request)}")
+
+
+def _said(problem: Mapping[str, Any], request: Request) -> str:
+    value, place = problem.get("input"), problem["loc"]
+    if place[0] == "body" and isinstance(value, float) and not math.isfinite(value):
+        return "must be a finite number: JSON has no NaN and no Infinity"
+    if problem["type"] == "extra_forbidden" and (known := _keys_at(request, place[1:-1])):
+        return unknown(str(place[-1]), known)
+    return said(problem)
+
+
+def _keys_at(request: Request, place: Sequence[int | str]) -> list[str]:
+    """The keys of the body of a request, or of one of a list of such; none for what is further down."""
+    field = request.scope["route"].body_field
+    model = field.field_info.annotation
+    if place and get_origin(model) is list:
+        (model,), place = get_args(model), place[1:]
+    return list(model.model_fields) if not place and issubclass(model, BaseModel) else []
 
 
 async def _refused(_: Request, error: Exception) -> JSONResponse:

@@ -21,7 +21,8 @@ from bloxopt.placement.strategy import Strategy
 from bloxopt.rounds import Scheduler
 from bloxopt.runtime.backend import Backend
 from bloxopt.runtime.live import LeaseTerms, Rounds
-from bloxopt.runtime.service.config_errors import first_problem, line_of
+from bloxopt.runtime.problems import first_problem
+from bloxopt.runtime.service.config_errors import line_of
 from bloxopt.selection import RoundSelector, get_selector
 from bloxopt.solvers.registry import check_solver
 

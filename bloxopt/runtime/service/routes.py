@@ -7,14 +7,13 @@ from typing import Annotated, Any
 from fastapi import Depends, HTTPException, Path, Request
 
 from bloxopt.runtime.live.faults import UnknownError
-from bloxopt.runtime.messages import MAX_NAME, Problem
+from bloxopt.runtime.messages import MAX_NAME, NAME_PATTERN, Problem
 from bloxopt.runtime.service.service import Service
 from bloxopt.runtime.service.tokens import Caller
 from bloxopt.runtime.store import JobRecord
 
-_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
-JobPath = Annotated[str, Path(max_length=MAX_NAME, pattern=_NAME)]
-NodePath = Annotated[str, Path(max_length=MAX_NAME, pattern=_NAME)]
+JobPath = Annotated[str, Path(max_length=MAX_NAME, pattern=NAME_PATTERN)]
+NodePath = Annotated[str, Path(max_length=MAX_NAME, pattern=NAME_PATTERN)]
 
 LARGEST_INTEGER = 2**31 - 1
 """Larger numbers are refused, before a database does."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bloxopt.errors import TraceError
+from bloxopt.arguments import unknown_name
+from bloxopt.errors import BloxoptError, TraceError
 from bloxopt.needs import NO_NEEDS, PlacementNeeds
 
 IntArray = NDArray[np.int64]
@@ -128,7 +129,8 @@ class JobTable:
     ``total_steps`` is always set: where a job came with a duration alone it equals the duration.
     ``duration`` is NaN where unknown and ``deadline`` is +inf where there is none. ``job_type``, ``tenant``
     and ``needs`` are codes into ``job_types``, ``tenants`` and ``need_kinds``. ``phase`` is where each job stands when
-    its rates are asked for (see :mod:`bloxopt.phases`): 0 in a trace.
+    its rates are asked for (see :mod:`bloxopt.phases`): 0 in a trace. ``is_open`` tells the jobs of a live cluster at
+    present, where others come and go, from those of a trace, which are all there are: see :meth:`unknown_tenant`.
     """
 
     job_id: NDArray[np.object_]
@@ -151,6 +153,7 @@ class JobTable:
     need_kinds: tuple[PlacementNeeds, ...]
     job_types: tuple[str, ...]
     tenants: tuple[str, ...]
+    is_open: bool = False
 
     @classmethod
     def from_jobs(cls, jobs: Sequence[Job]) -> JobTable:
@@ -191,7 +194,9 @@ class JobTable:
                 raise TraceError(f"job {self.job_id[row]!r}: {name} is {values[row]:g} s, must be {TIME_LIMIT}")
 
     @classmethod
-    def from_columns(cls, *, job_id: Any, arrival: Any, num_gpus: Any, **columns: Any) -> JobTable:
+    def from_columns(
+        cls, *, job_id: Any, arrival: Any, num_gpus: Any, is_open: bool = False, **columns: Any
+    ) -> JobTable:
         """Columns as sequences; those left out take the defaults of :class:`Job`.
 
         The values are trusted (readers validate rows first, see ``workloads``); only the lengths are
@@ -243,6 +248,7 @@ class JobTable:
             need_kinds=need_kinds,
             job_types=job_types,
             tenants=tenants,
+            is_open=is_open,
         )
         if columns:
             raise TypeError(f"unknown job columns: {', '.join(columns)}")
@@ -260,6 +266,24 @@ class JobTable:
     def in_phase(self, phase: IntArray) -> JobTable:
         """The same jobs, each in the given phase of its work."""
         return replace(self, phase=phase)
+
+    def unknown_tenant(self, names: Iterable[str]) -> str | None:
+        """The first of ``names`` that must be a slip, since no job has this tenant; None if there is none.
+
+        Where the table is open a tenant without jobs is absent for now, and none is a slip.
+        """
+        return None if self.is_open else next((name for name in names if name not in self.tenants), None)
+
+    def tenant_codes(self, user: str, names: Iterable[str], error: type[BloxoptError]) -> dict[str, int]:
+        """Code of each tenant among ``names`` that has jobs in the table.
+
+        Raises ``error``, in the name of ``user``, for one that must be a slip: see :meth:`unknown_tenant`.
+        """
+        listed = list(names)
+        unknown = self.unknown_tenant(listed)
+        if unknown is not None:
+            raise error(f"{user}: unknown tenant {unknown!r}: {unknown_name(unknown, self.tenants)}")
+        return {name: self.tenants.index(name) for name in listed if name in self.tenants}
 
     @cached_property
     def tenant_names(self) -> NDArray[np.object_]:
@@ -334,4 +358,6 @@ def _coded_needs(needs: Any, count: int) -> tuple[IntArray, tuple[PlacementNeeds
 
 
 _LARGEST = float(np.finfo(np.float64).max)
-_ARRAY_FIELDS = tuple(f.name for f in fields(JobTable) if f.name not in ("job_types", "tenants", "need_kinds"))
+_ARRAY_FIELDS = tuple(
+    f.name for f in fields(JobTable) if f.name not in ("job_types", "tenants", "need_kinds", "is_open")
+)

@@ -11,7 +11,7 @@ import numpy as np
 from bloxopt.admission.base import Otherwise, as_rows, checked_otherwise
 from bloxopt.errors import InputError
 from bloxopt.formulations.space import AllocationSpace
-from bloxopt.jobs import FloatArray, IntArray
+from bloxopt.jobs import FloatArray, IntArray, JobTable
 
 Limits = float | Mapping[str, float] | None
 
@@ -24,7 +24,8 @@ class Quota:
     A job that finds no room waits, or is rejected with ``otherwise="reject"``; one that alone asks for more than its
     tenant's quota is always rejected. Unlike the constraint block ``TenantQuota``, which limits the GPUs in use in
     each round, it is about the jobs that are in, whether they run or wait. Raises
-    :class:`~bloxopt.errors.InputError` for limits that are no numbers >= 0 and for tenants that own no job.
+    :class:`~bloxopt.errors.InputError` for limits that are no numbers >= 0 and for tenants that own no
+    job of a trace; on a live cluster those have none at present.
     """
 
     def __init__(self, gpus: Limits = None, jobs: Limits = None, otherwise: Otherwise = "wait") -> None:
@@ -35,8 +36,8 @@ class Quota:
     def decide(self, submitted: IntArray, space: AllocationSpace) -> tuple[IntArray, IntArray]:
         table = space.catalog.table
         most_gpus, most_jobs = (
-            _by_tenant("gpus", self.gpus, table.tenants),
-            _by_tenant("jobs", self.jobs, table.tenants),
+            _by_tenant("gpus", self.gpus, table),
+            _by_tenant("jobs", self.jobs, table),
         )
         count = len(table.tenants)
         gpus = np.bincount(space.tenant, weights=space.requested_demand, minlength=count)
@@ -78,11 +79,11 @@ def _checked(name: str, limits: Any) -> Limits:
     return dict(limits) if isinstance(limits, Mapping) else limits
 
 
-def _by_tenant(name: str, limits: Limits, tenants: tuple[str, ...]) -> FloatArray:
-    """The limit of each tenant, inf for none."""
+def _by_tenant(name: str, limits: Limits, table: JobTable) -> FloatArray:
+    """The limit of each tenant of the table, inf for none."""
     if not isinstance(limits, Mapping):
-        return np.full(len(tenants), math.inf if limits is None else float(limits))
-    unknown = next((tenant for tenant in limits if tenant not in tenants), None)
-    if unknown is not None:
-        raise InputError(f"quota: {name}: unknown tenant {unknown!r}; tenants of this trace: {', '.join(tenants)}")
-    return np.array([float(limits.get(tenant, math.inf)) for tenant in tenants])
+        return np.full(len(table.tenants), math.inf if limits is None else float(limits))
+    room = np.full(len(table.tenants), math.inf)
+    for tenant, code in table.tenant_codes(f"quota: {name}", limits, InputError).items():
+        room[code] = limits[tenant]
+    return room

@@ -104,7 +104,7 @@ def check_names(jobs: JobTable, cluster: Cluster) -> None:
                 if taint not in taints:
                     _unknown(f"{job}: tolerations has taint {taint!r}, which no node has", taint, taints)
     for node in cluster.nodes:
-        if node.reserved_for is not None and node.reserved_for not in jobs.tenants:
+        if node.reserved_for is not None and jobs.unknown_tenant([node.reserved_for]):
             what = f"node {node.name!r} is reserved for tenant {node.reserved_for!r}, which no job has"
             raise ClusterError(what + _choices(node.reserved_for, jobs.tenants))
 

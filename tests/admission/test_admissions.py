@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -167,8 +169,18 @@ def test_bad_admissions_are_named():
         get_admission(3)
     with pytest.raises(InputError, match="takes no options"):
         get_admission(AcceptAll(), multiple=2)
-    with pytest.raises(InputError, match="unknown tenant 'c'; tenants of this trace: a"):
-        simulated(trace((0, 60, 1, "a")), get_admission("quota", gpus={"c": 1}))
+    with pytest.raises(InputError, match="quota: gpus: unknown tenant 'visoin': did you mean 'vision'"):
+        simulated(trace((0, 60, 1, "vision")), get_admission("quota", gpus={"visoin": 1}))
+
+
+def test_where_tenants_come_and_go_a_quota_of_one_without_jobs_limits_nobody_else():
+    """The jobs that a live cluster has at present are an open table; with a trace the same quota is a slip."""
+    given = trace((0, 60, 2, "a"), (0, 60, 2, "a"))
+    quota = get_admission("quota", gpus={"absent": 1, "a": 2}, otherwise="reject")
+    with pytest.raises(InputError, match="unknown tenant 'absent'"):
+        simulated(given, quota)
+    opened = replace(given, jobs=replace(given.jobs, is_open=True))
+    assert simulated(opened, quota).jobs["rejected"].tolist() == [False, True]
 
 
 def test_experiments_name_the_admission_and_its_options():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from instances import make_space
@@ -9,6 +11,7 @@ from instances import make_space
 from bloxopt.errors import CheckError, FormulationError, InfeasibleError
 from bloxopt.formulations import (
     Allocation,
+    AllocationSpace,
     Arrival,
     Budget,
     Capacity,
@@ -29,6 +32,8 @@ from bloxopt.formulations import (
     TimeFraction,
     TimeShare,
 )
+from bloxopt.formulations.round_limits import RoundLimits
+from bloxopt.state import JobLedger
 
 BASE = (Capacity(), TimeShare())
 
@@ -191,6 +196,25 @@ def test_names_that_nobody_has_are_refused():
         solve(space, MinimumShare({"nobody": 0.1}))
     with pytest.raises(FormulationError, match="no price for GPU type 'mid'"):
         solve(space, Budget(1.0, {"fast": 1.0}))
+
+
+def test_where_jobs_come_and_go_names_that_nobody_has_now_ask_for_nothing_and_limit_nobody():
+    plain = two_tenants()
+    opened = plain.catalog.rebuilt(table=replace(plain.catalog.table, is_open=True))
+    space = AllocationSpace(opened, JobLedger(opened.table), plain.index)
+    for absent, present in (
+        (TenantQuota({"nobody": 1, "a": 2}), TenantQuota({"a": 2})),
+        (TenantQuota({"nobody": 1}), None),
+        (MinimumShare({"nobody": 0.9, "b": 0.25}, of="gpus"), MinimumShare({"b": 0.25}, of="gpus")),
+        (MinimumShare({"nobody": 0.9}), None),
+    ):
+        found = solve(space, absent)
+        without = solve(space, *([] if present is None else [present]))
+        np.testing.assert_allclose(found.x, without.x)
+        assert not absent.violations(space, found.x).any()
+        assert len(absent.labels(space)) == len(absent.violations(space, found.x))
+        limits = RoundLimits.of([absent], space)
+        assert limits is None or "nobody" not in " ".join(limits.names)
 
 
 def test_blocks_that_conflict_are_named_with_what_to_relax():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,10 +15,13 @@ from bloxopt.placement import get_placement
 from bloxopt.rounds import Scheduler
 from bloxopt.runtime.live import LeaseTerms, LiveBackend, LiveCluster, Rounds
 from bloxopt.runtime.messages import JobStatus
+from bloxopt.runtime.replay.log import read_log
+from bloxopt.runtime.replay.rounds import replay
 from bloxopt.runtime.store import Store
 from bloxopt.selection import get_selector
 from bloxopt.workloads.trace import Trace
 from tests.runtime.live_world import MovedClock, PlayedAgent, gpus, spec
+from tests.runtime.recorded_world import RecordedWorld
 
 
 class World:
@@ -182,3 +186,40 @@ def test_completion_times_are_those_of_the_simulator(tmp_path: Path, policy: str
     expected = bx.simulate(trace, "2x4xA100", policy, options=options)
     simulated = (expected.jobs["finish"] - expected.jobs["arrival"]).to_numpy()
     assert np.mean(live) == pytest.approx(np.mean(simulated), rel=0.1)
+
+
+_CELLS = {"virtual_clusters": {"alice": {"node:A100": 1}}}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"admission": {"name": "quota", "options": {"gpus": {"alice": 2}}}},
+        {"policy": {"name": "gandiva_fair", "options": {"tickets": {"alice": 2.0}}}},
+        {"policy": "fifo", "placement": {"name": "guaranteed_cells", "options": _CELLS}},
+        {"policy": {"name": "hived", "options": _CELLS}, "placement": {"name": "guaranteed_cells", "options": _CELLS}},
+    ],
+    ids=["quota", "tickets", "cells", "hived"],
+)
+def test_a_tenant_that_is_named_need_not_have_jobs(tmp_path: Path, settings: dict[str, Any]) -> None:
+    pytest.importorskip("fastapi")
+    world = RecordedWorld(tmp_path, **settings)
+    world.add("a", 2)
+    world.add("b", 2)
+    world.beat()
+    # Before the tenant has come, while it has jobs, and when those are over.
+    (bob,) = world.submit("bob", 2)
+    world.rounds(2)
+    assert world.live.jobs[bob].wanted
+    (alice,) = world.submit("alice", 2)
+    world.rounds(2)
+    assert {world.live.jobs[job_id].wanted for job_id in (alice, bob)} == {True}
+    world.live.cancel(alice, "alice")
+    world.rounds(4)
+    assert alice not in world.live.jobs
+    (bob,) = world.submit("bob", 2)
+    world.rounds(2)
+    assert world.live.jobs[bob].wanted
+    world.kill()
+    report = replay(read_log(tmp_path / "live.db"))
+    assert (report.rounds, report.identical, report.failed) == (10, 10, 0)

@@ -127,16 +127,17 @@ def test_a_pruned_log_says_from_which_round_on_it_replays(tmp_path: Path) -> Non
 
 
 def test_a_round_that_failed_is_in_the_log_and_fails_again(tmp_path: Path) -> None:
-    cells = {"name": "guaranteed_cells", "options": {"virtual_clusters": {"eve": {"node:A100": 1}}}}
+    cells = {"name": "guaranteed_cells", "options": {"virtual_clusters": {"eve": {"node:A100": 2}}}}
     world = RecordedWorld(tmp_path, policy="fifo", placement=cells)
     world.add("a", 2)
     world.beat()
     world.submit("ada", 1, 1)
-    with pytest.raises(ClusterError, match="no job has this tenant") as failure:
+    with pytest.raises(ClusterError, match="node:A100") as failure:
         world.rounds(1)
     world.fail(failure.value)
-    # The next rounds go well, since there is a job of that tenant.
-    world.submit("eve", 1)
+    # The next rounds go well, since there are as many nodes as are promised.
+    world.add("b", 2)
+    world.beat()
     world.rounds(3)
     world.kill()
     report = replayed(tmp_path)

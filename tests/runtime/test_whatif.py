@@ -143,9 +143,9 @@ def test_asking_changes_nothing_of_what_is_decided(tmp_path: Path) -> None:
         ({"policy": "fifo", "budget": 1e9}, 422, "budget"),
         ({"policy": "fifo", "apply": True}, 422, "apply"),
         (
-            {"placement": {"name": "guaranteed_cells", "options": {"virtual_clusters": {"eve": {"node:A100": 1}}}}},
+            {"placement": {"name": "guaranteed_cells", "options": {"virtual_clusters": {"eve": {"node:A100": 9}}}}},
             400,
-            "no job has this tenant",
+            "node:A100",
         ),
     ],
 )

@@ -29,7 +29,10 @@ from bloxopt.wording import rounded_down, rounded_up
 
 @dataclass(frozen=True)
 class TenantQuota(Constraint):
-    """Tenants use at most so many GPUs, of any type, in every round: ``Σ_{i of tenant} s_i x_ij ≤ quota``."""
+    """Tenants use at most so many GPUs, of any type, in every round: ``Σ_{i of tenant} s_i x_ij ≤ quota``.
+
+    Tenants that own no job are refused, but on a live cluster, where those without jobs at present have no rows.
+    """
 
     quota: Mapping[str, float]
     name: str | None = field(default=None, kw_only=True)
@@ -40,21 +43,27 @@ class TenantQuota(Constraint):
         object.__setattr__(self, "quota", checked_amounts(describe(self), self.quota, "GPUs"))
 
     def build(self, space: AllocationSpace, program: Program) -> None:
-        tenant_codes(describe(self), self.quota, space)
-        rows = _group_rows(describe(self), self.quota, space)
-        program.add_rows(rows, upper=np.array(list(self.quota.values()), np.float64), labels=tuple(self.quota))
+        present = self._present(space)
+        rows = _group_rows(describe(self), present, space)
+        program.add_rows(rows, upper=np.array(list(present.values()), np.float64), labels=tuple(present))
 
     def round_limits(self, space: AllocationSpace) -> Iterable[Limit]:
-        rows = _group_rows(describe(self), self.quota, space)
-        return [Limit(lambda _: rows, upper=np.array(list(self.quota.values()), np.float64))]
+        present = self._present(space)
+        rows = _group_rows(describe(self), present, space)
+        return [Limit(lambda _: rows, upper=np.array(list(present.values()), np.float64))]
 
     def violations(self, space: AllocationSpace, x: FloatArray) -> FloatArray:
         used = _tenant_gpus(space, x)
         codes = tenant_codes(describe(self), self.quota, space)
-        return excess(used[list(codes.values())], -np.inf, np.array(list(self.quota.values()), np.float64))
+        code = np.array(list(codes.values()), dtype=np.int64)
+        return excess(used[code], -np.inf, np.array(list(self._present(space).values()), np.float64))
 
     def labels(self, space: AllocationSpace) -> Sequence[str]:
-        return list(self.quota)
+        return list(self._present(space))
+
+    def _present(self, space: AllocationSpace) -> dict[str, float]:
+        """The quota of each tenant that has jobs."""
+        return {name: self.quota[name] for name in tenant_codes(describe(self), self.quota, space)}
 
 
 @dataclass(frozen=True)
@@ -70,7 +79,8 @@ class MinimumShare(Constraint):
     - ``"gpus"``: the tenant's (or job's) GPUs in use are at least ``share`` × the GPUs that are up, or as many
       as its jobs can use if that is less. Needs a mapping; shares are at most 1.
 
-    Jobs that cannot run now, and names of jobs that are not active, ask for nothing.
+    Jobs that cannot run now, and names of jobs that are not active, ask for nothing; nor do names that nobody has at
+    present on a live cluster, where jobs come and go. Elsewhere such names are refused.
     """
 
     share: float | Mapping[str, float]
@@ -243,7 +253,7 @@ class Deadlines(Constraint):
 
 
 def _members(user: str, name: str, space: AllocationSpace) -> IntArray:
-    """Active jobs that ``name`` stands for: a tenant's, or one job; empty if that is not active."""
+    """Active jobs that ``name`` stands for: a tenant's, or one job; empty if that is not active or, live, not there."""
     tenants = space.catalog.table.tenants
     position = space.catalog.position
     if name in tenants and name in position:
@@ -252,6 +262,8 @@ def _members(user: str, name: str, space: AllocationSpace) -> IntArray:
         return np.flatnonzero(space.tenant == tenants.index(name))
     if name in position:
         return np.flatnonzero(space.index == position[name])
+    if space.catalog.table.is_open:
+        return np.zeros(0, dtype=np.int64)
     raise FormulationError(f"{user}: {name!r} is neither a tenant ({', '.join(tenants)}) nor a job id of this trace")
 
 

@@ -102,11 +102,14 @@ class Market:
 
     @classmethod
     def of(cls, space: AllocationSpace, tickets: Mapping[str, float]) -> Market:
-        """The market of the users with jobs that can run; raises for tickets of a tenant without jobs in the trace."""
+        """The market of the users with jobs that can run; raises for tickets of a tenant without jobs in a trace.
+
+        On a live cluster such a tenant has no part in the market until it has jobs.
+        """
         codes = tenant_codes("GenerationTrading", tickets, space)
         count = np.ones(len(space.catalog.table.tenants))
-        for tenant, amount in tickets.items():
-            count[codes[tenant]] = amount
+        for tenant, code in codes.items():
+            count[code] = tickets[tenant]
         column = asked_columns(space)
         users, user = np.unique(space.tenant, return_inverse=True)
         job, kind = np.nonzero(column >= 0)

@@ -86,7 +86,7 @@ class GuaranteedFirst(Objective):
         order = np.argsort(key_of(self.order, space), kind="stable")
         kind = np.full(space.num_jobs, -1)
         assert isinstance(self.virtual_clusters, VirtualClusters)
-        self.virtual_clusters.check_tenants(space.catalog.table.tenants)
+        self.virtual_clusters.check_tenants(space.catalog.table)
         room = _guaranteed_gpus(self.virtual_clusters, space.cluster)
         tenants = {code: room[name].copy() for code, name in enumerate(space.catalog.table.tenants) if name in room}
         if not tenants:

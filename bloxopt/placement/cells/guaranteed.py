@@ -143,7 +143,7 @@ class GuaranteedCells(WholeQueue):
         """The cells of this run; made anew, and checked, when a run begins."""
         jobs, cluster = workspace.jobs, workspace.cluster
         if self._cells is None or self._jobs is not jobs or self._cells.hierarchy.cluster is not cluster:
-            self.virtual_clusters.check_tenants(jobs.tenants)
+            self.virtual_clusters.check_tenants(jobs)
             hierarchy = CellHierarchy(cluster)
             self._cells = TenantCells(hierarchy, self.virtual_clusters.demand(hierarchy))
             self._jobs = jobs

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bloxopt.errors import ClusterError, UnknownNameError
+from bloxopt.jobs import JobTable
 from bloxopt.placement.cells.hierarchy import CellHierarchy
 
 Demand = dict[str, dict[int, int]]
@@ -59,13 +60,16 @@ class VirtualClusters:
         except ClusterError as error:
             raise ClusterError(f"{path}: {error}") from error
 
-    def check_tenants(self, tenants: Sequence[str]) -> None:
-        """Raise :class:`ClusterError` for a tenant that has no jobs, so that a misspelt one is not lost."""
-        for tenant in self.cells:
-            if tenant not in tenants:
-                close = difflib.get_close_matches(tenant, tenants, n=1)
-                hint = f"did you mean {close[0]!r}?" if close else f"the jobs' tenants are {', '.join(tenants[:10])}"
-                raise ClusterError(f"virtual cluster {tenant!r}: no job has this tenant; {hint}")
+    def check_tenants(self, jobs: JobTable) -> None:
+        """Raise :class:`ClusterError` for a tenant without jobs in a trace, so that a misspelt one is not lost.
+
+        On a live cluster the cells of a tenant without jobs at present stay set aside for it.
+        """
+        tenant = jobs.unknown_tenant(self.cells)
+        if tenant is not None:
+            close = difflib.get_close_matches(tenant, jobs.tenants, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"the jobs' tenants are {', '.join(jobs.tenants[:10])}"
+            raise ClusterError(f"virtual cluster {tenant!r}: no job has this tenant; {hint}")
 
     def demand(self, hierarchy: CellHierarchy) -> Demand:
         """The guaranteed cells by kind of cell, checked: the cluster can give all of them at once.

@@ -66,6 +66,7 @@ def job_table(jobs: Sequence[JobRecord]) -> JobTable:
     works = [work(job.spec) for job in jobs]
     ranges = [gpu_range(job.spec) for job in jobs]
     return JobTable.from_columns(
+        is_open=True,
         job_id=[job.job_id for job in jobs],
         arrival=[job.submitted_at for job in jobs],
         job_type=[job.spec.job_type for job in jobs],
@@ -101,7 +102,7 @@ def next_table(before: JobTable, rows: IntArray, jobs: Sequence[JobRecord]) -> J
     }
     for codes, names in (("job_type", "job_types"), ("tenant", "tenants")):
         columns[codes], columns[names] = _coded_together([(getattr(p, codes), getattr(p, names)) for p in parts])
-    return JobTable(**columns, need_kinds=kept.need_kinds)
+    return JobTable(**columns, need_kinds=kept.need_kinds, is_open=kept.is_open)
 
 
 def _coded_together(parts: Sequence[tuple[IntArray, tuple[str, ...]]]) -> tuple[IntArray, tuple[str, ...]]:

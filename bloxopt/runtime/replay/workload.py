@@ -227,6 +227,7 @@ def _table(jobs: list[LiveJob], begin: float) -> JobTable:
     declared = [work(job.spec) for job in jobs]
     ranges = [gpu_range(job.spec) for job in jobs]
     return JobTable.from_columns(
+        is_open=True,  # the config may name tenants of whom the log has nothing
         job_id=[job.job_id for job in jobs],
         arrival=arrival,
         job_type=[job.spec.job_type for job in jobs],

@@ -216,6 +216,14 @@ def test_what_cannot_be_done_is_one_sentence(command: Callable[..., str], argume
     assert words in error
 
 
+def test_a_rank_that_a_job_does_not_have_is_said(command: Callable[..., str]) -> None:
+    job = command("submit", "--gpus", "8", "--gpu-type", "none", "--", "true").strip()
+    assert command("logs", job, "--rank", "7") == ""
+    error = command("logs", job, "--rank", "8", code=2)
+    assert error.endswith(f"job '{job}' has ranks from 0 to 7: there is no rank 8\n")
+    command("cancel", job)
+
+
 def test_a_wrong_token_and_a_scheduler_that_is_not_there_are_said(
     command: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

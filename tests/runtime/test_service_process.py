@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import signal
@@ -23,6 +24,7 @@ from bloxopt.runtime.live import Clock
 from bloxopt.runtime.messages import DesiredState, JobStatus
 from bloxopt.runtime.replay import read_log, replay
 from bloxopt.runtime.service.command import configured, new_admin_token
+from bloxopt.runtime.service.logs import LogFolder
 from bloxopt.runtime.service.tokens import Tokens
 from bloxopt.runtime.store import Store
 from tests.runtime.live_world import MovedClock, PlayedAgent, gpus, spec
@@ -90,6 +92,66 @@ def test_the_command_serves_writes_its_first_token_and_ends_on_sigterm(tmp_path:
         assert "in use by another scheduler" in second.stderr
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=20) in (0, -signal.SIGTERM)
+
+
+def test_who_follows_output_does_not_keep_it_from_ending_and_goes_on_when_it_is_back(tmp_path: Path) -> None:
+    config, token_file, port = tmp_path / "scheduler.toml", tmp_path / "admin.token", _free_port()
+    config.write_text(CONFIG)
+    command = ["-m", "bloxopt.cli", "scheduler", "--config", str(config), "--port", str(port)]
+    command += ["--admin-token-file", str(token_file)]
+    url = f"http://127.0.0.1:{port}"
+    with (tmp_path / "scheduler.log").open("wb") as told, scheduler(*command, port=port, stderr=told) as process:
+        token = token_file.read_text().strip()
+        headers = {"Authorization": f"Bearer {token}"}
+        job = httpx.post(f"{url}/v1/jobs", headers=headers, json={"command": ["true"]}).json()["job_id"]
+        output = LogFolder(tmp_path / "logs", 2**20)
+        output.append(job, 0, 0, 0, b"before\n")
+        reader = subprocess.Popen(
+            [sys.executable, "-m", "bloxopt.cli", "logs", "--follow", job],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "BLOXOPT_SCHEDULER": url, "BLOXOPT_TOKEN": token},
+        )
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == "before\n"
+        time.sleep(1.0)  # by now it waits for more
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=20) in (0, -signal.SIGTERM)
+    log = (tmp_path / "scheduler.log").read_text()
+    assert "Traceback" not in log
+    assert '"level": "error"' not in log
+    with scheduler(*command, port=port, stderr=subprocess.DEVNULL):
+        output.append(job, 0, 0, 7, b"after\n")
+        assert reader.stdout.readline() == "after\n"
+        assert httpx.post(f"{url}/v1/jobs/{job}/cancel", headers=headers).status_code == 200
+        out, errors = reader.communicate(timeout=60)
+    assert (reader.returncode, out) == (0, "")
+    assert errors.count("\n") == 1
+    assert "does not answer" in errors
+
+
+def test_nodes_are_listed_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    config, token_file, port = tmp_path / "scheduler.toml", tmp_path / "admin.token", _free_port()
+    config.write_text(CONFIG)
+    command = ["-m", "bloxopt.cli", "scheduler", "--config", str(config), "--port", str(port)]
+    url = f"http://127.0.0.1:{port}"
+    with scheduler(*command, "--admin-token-file", str(token_file), port=port, stderr=subprocess.DEVNULL):
+        token = token_file.read_text().strip()
+        with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}) as client:
+            for name in ("node-10", "node-2", "node-1"):
+                secret = client.post("/v1/tokens", json={"role": "node", "subject": name}).json()["token"]
+                heartbeat = PlayedAgent(MovedClock(), name, gpus(1)).heartbeat().model_dump(mode="json")
+                headers = {"Authorization": f"Bearer {secret}"}
+                assert client.post(f"/v1/nodes/{name}/heartbeat", json=heartbeat, headers=headers).status_code == 200
+        listed = subprocess.run(
+            [sys.executable, "-m", "bloxopt.cli", "nodes"],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "BLOXOPT_SCHEDULER": url, "BLOXOPT_TOKEN": token},
+        ).stdout
+    assert [line.split()[0] for line in listed.splitlines()[1:]] == ["node-1", "node-2", "node-10"]
 
 
 class RemoteWorld:

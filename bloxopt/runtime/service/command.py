@@ -93,7 +93,7 @@ def serve(config: ServiceConfig, token_file: Path | None = None) -> None:
             one.close()
         service.store.close()
         raise
-    runner = uvicorn.Server(
+    runner = _Server(
         uvicorn.Config(
             app,
             http=impatient(config.limits.request_seconds),
@@ -111,6 +111,14 @@ def serve(config: ServiceConfig, token_file: Path | None = None) -> None:
     )
     log.info("listening", extra={"urls": [url_of(one, server.tls_certificate is not None) for one in sockets]})
     runner.run(sockets=sockets)
+
+
+class _Server(uvicorn.Server):
+    """A server that keeps nobody waiting once it ends."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.config.app.state.ending = True  # type: ignore[union-attr]
+        await super().shutdown(sockets)
 
 
 def _write_token(service: Service, path: Path) -> None:

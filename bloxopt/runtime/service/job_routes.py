@@ -7,12 +7,12 @@ import re
 import time
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Header, HTTPException, Query, Response
+from fastapi import APIRouter, Body, Header, HTTPException, Query, Request, Response
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
-from bloxopt.runtime.live.faults import ConflictError
-from bloxopt.runtime.live.table import check_spec
+from bloxopt.runtime.live.faults import ConflictError, UnknownError
+from bloxopt.runtime.live.table import check_spec, gpu_range
 from bloxopt.runtime.live.views import job_view
 from bloxopt.runtime.messages import JobSpec, JobStatus, JobView, Name
 from bloxopt.runtime.service.routes import LARGEST_INTEGER, PROBLEMS, JobPath, Person, TheService, own_job
@@ -173,6 +173,7 @@ def explain(
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "The output"}},
 )
 async def logs(
+    request: Request,
     service: TheService,
     caller: Person,
     job_id: JobPath,
@@ -188,13 +189,17 @@ async def logs(
     ``Bloxopt-Attempt`` and, in ``Bloxopt-Complete``, whether nothing can follow (``true`` or ``false``).
     """
     job = await run_in_threadpool(own_job, service, caller, job_id)
+    most = gpu_range(job.spec)[1]
+    if rank >= most:
+        ranks = "only rank 0" if most == 1 else f"ranks from 0 to {most - 1}"
+        raise UnknownError(f"job {job_id!r} has {ranks}: there is no rank {rank}")
     end = time.monotonic() + min(wait, service.config.limits.long_poll_seconds)
     while True:
         number = attempt or job.attempt
         # Whether more can come is asked first, so that nothing comes between the two answers.
         complete = job.final or number < job.attempt
         piece = await run_in_threadpool(service.logs.read, job_id, number, rank, offset, limit)
-        if piece.data or complete or time.monotonic() >= end:
+        if piece.data or complete or time.monotonic() >= end or request.app.state.ending:
             break
         await asyncio.sleep(_LOOK_AGAIN)
         job = await run_in_threadpool(service.live.find, job_id)

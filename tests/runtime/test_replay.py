@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -217,7 +218,26 @@ def test_other_inputs_give_other_decisions(tmp_path: Path, lines: list[str]) -> 
         (lambda lines: [*lines[:9], "[1, 2]", *lines[10:]], r"line 10: not an event: it must be an object"),
         (lambda lines: [*lines[:9], '{"number": 10}', *lines[10:]], r"line 10: not an event: time is None"),
         (lambda lines: [*lines[:9], *lines[8:]], r"line 10: event 9 comes after event 9"),
-        (lambda lines: changed(lines, "round", 3, lambda data: data.pop("now")), "damaged, or does not fit .* 'now'"),
+        (
+            lambda lines: changed(lines, "round", 3, lambda data: data.pop("now")),
+            r"line \d+: the event is damaged: now is missing",
+        ),
+        (
+            lambda lines: changed(lines, "round", 3, lambda data: data.update(started=[1, 2])),
+            r"line \d+: the event is damaged: started is \[1, 2\]",
+        ),
+        (
+            lambda lines: changed(lines, "round", 3, lambda data: data.update(started={"job": ["A100", {}]})),
+            r"line \d+: the event is damaged: started\.job\.1 is \{\}",
+        ),
+        (
+            lambda lines: changed(lines, "round", 3, lambda data: data.update(now=math.nan)),
+            r"line \d+: the event is damaged: now is nan",
+        ),
+        (
+            lambda lines: [*lines[:9], json.dumps(json.loads(lines[9]) | {"time": math.nan}), *lines[10:]],
+            "line 10: not an event: time is nan",
+        ),
         (
             lambda lines: changed(lines, "round", 3, lambda data: data.update(running={"ghost": ["A100", {"a": [0]}]})),
             "damaged, or does not fit those before it: no 'ghost' is known",

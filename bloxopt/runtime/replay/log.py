@@ -8,10 +8,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pydantic import ValidationError
+
 from bloxopt.errors import CheckError, InputError, StoreError
+from bloxopt.wording import shown
 
 _PAGE = 200
 """Events that are asked for at once."""
+
+_FAR = 1e12
+"""Seconds within which every moment is."""
 
 _SQLITE = b"SQLite format 3\0"
 
@@ -56,6 +62,11 @@ def reading(event: LogEvent) -> Iterator[None]:
         yield
     except InputError as error:
         raise InputError(f"{event.place}: {error}") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(map(str, first["loc"])) or "it"
+        text = "is missing" if first["type"] == "missing" else f"is {shown(first['input'])}"
+        raise InputError(f"{event.place}: the event is damaged: {key} {text}") from None
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, CheckError) as error:
         text = f"no {error} is known" if isinstance(error, KeyError) else str(error).splitlines()[0]
         raise InputError(f"{event.place}: the event is damaged, or does not fit those before it: {text}") from None
@@ -106,7 +117,9 @@ def _checked(found: Any, place: str) -> LogEvent:
         raise InputError(f"{place}: not an event: it must be an object with {', '.join(wanted)}")
     for name, kind in wanted.items():
         if not isinstance(found.get(name), kind) or isinstance(found[name], bool):
-            raise InputError(f"{place}: not an event: {name} is {found.get(name)!r}")
+            raise InputError(f"{place}: not an event: {name} is {shown(found.get(name))}")
+    if not abs(found["time"]) < _FAR:
+        raise InputError(f"{place}: not an event: time is {shown(found['time'])}")
     return LogEvent(**{name: found[name] for name in wanted}, place=place)
 
 

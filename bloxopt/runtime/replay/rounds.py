@@ -19,6 +19,7 @@ from bloxopt.runtime.live.recording import ROUND, SNAPSHOT, plan_data
 from bloxopt.runtime.replay.backend import RecordedBackend
 from bloxopt.runtime.replay.deadline import RecordedLadder
 from bloxopt.runtime.replay.log import LogEvent, reading
+from bloxopt.runtime.replay.shape import check_shape
 from bloxopt.runtime.service.config import ServiceConfig
 
 KINDS = (ROUND, SNAPSHOT)
@@ -147,6 +148,7 @@ def _recorded(events: Iterable[LogEvent], report: Report) -> Iterator[_Recorded]
         if event.kind not in KINDS or (event.kind == ROUND and snapshot is None and last is None):
             continue
         with reading(event):
+            check_shape(event.kind, event.data)
             number = int(event.data["number"])
         if event.kind == SNAPSHOT:
             snapshot = event

@@ -17,6 +17,7 @@ from bloxopt.runtime.live.table import gpu_range, work
 from bloxopt.runtime.live.throughput import LearnedThroughput
 from bloxopt.runtime.messages import JobSpec, JobStatus
 from bloxopt.runtime.replay.log import LogEvent, reading
+from bloxopt.runtime.replay.shape import check_shape
 from bloxopt.runtime.service.config import ServiceConfig
 from bloxopt.simulation.failures import Outage
 from bloxopt.workloads.trace import Trace
@@ -100,6 +101,8 @@ class _Reader:
 
     def read(self, event: LogEvent) -> None:
         data = event.data
+        if event.kind in (ROUND, SNAPSHOT):
+            check_shape(event.kind, data)
         if event.kind == SNAPSHOT:
             self.config = ServiceConfig.model_validate(data["config"])
         elif event.kind == ROUND:

@@ -23,6 +23,7 @@ MAX_COMMAND = 65_536
 MAX_ENVIRONMENT = 256
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 VARIABLE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
+SUBMISSION_KEY_PATTERN = r"^[A-Za-z0-9._-]{1,64}$"
 SOONEST_NEWS = 0.5
 """Seconds at least between two heartbeats of a node."""
 

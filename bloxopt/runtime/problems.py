@@ -8,12 +8,13 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from bloxopt.runtime.messages import NAME_PATTERN, VARIABLE_PATTERN
+from bloxopt.runtime.messages import NAME_PATTERN, SUBMISSION_KEY_PATTERN, VARIABLE_PATTERN
 from bloxopt.wording import shown
 
 _PATTERNS = {
     NAME_PATTERN: "must consist of letters, digits, '.', '_' and '-', and begin with a letter or digit",
     VARIABLE_PATTERN: "must consist of letters, digits and '_', and not begin with a digit",
+    SUBMISSION_KEY_PATTERN: "must consist of 1 to 64 letters, digits, '.', '_' and '-'",
 }
 """What a text that matches each pattern consists of."""
 

@@ -311,6 +311,12 @@ def test_what_is_wrong_with_a_body_is_said_in_plain_words(world: World, text: st
     assert "application/json" in world.call("ada", "POST", "/v1/jobs", content=text).json()["detail"]
 
 
+def test_what_a_key_of_a_submission_consists_of_is_said(world: World) -> None:
+    answer = world.call("ada", "POST", "/v1/jobs", json=JOB, headers={"Idempotency-Key": "a b"})
+    assert answer.status_code == 422
+    assert answer.json()["detail"].endswith("is 'a b': must consist of 1 to 64 letters, digits, '.', '_' and '-'")
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -16,6 +16,7 @@ from bloxopt.rounds import Scheduler
 from bloxopt.runtime.backend import ClusterState
 from bloxopt.runtime.live.memory import restore
 from bloxopt.runtime.live.recording import ROUND, SNAPSHOT, plan_data
+from bloxopt.runtime.problems import first_problem
 from bloxopt.runtime.replay.backend import RecordedBackend
 from bloxopt.runtime.replay.deadline import RecordedLadder
 from bloxopt.runtime.replay.log import LogEvent, reading
@@ -277,9 +278,8 @@ def _config(plain: Mapping[str, Any]) -> ServiceConfig:
     try:
         config = ServiceConfig.model_validate(plain)
     except ValidationError as error:
-        raise InputError(
-            f"the recorded configuration is not known to this version: {error.errors()[0]['msg']}"
-        ) from None
+        keys, text = first_problem(error, ServiceConfig)
+        raise InputError(f"the recorded configuration is not known to this version: {'.'.join(keys)}: {text}") from None
     config.check()
     return config
 

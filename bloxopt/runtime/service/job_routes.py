@@ -14,7 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from bloxopt.runtime.live.faults import ConflictError, UnknownError
 from bloxopt.runtime.live.table import check_spec, gpu_range
 from bloxopt.runtime.live.views import job_view
-from bloxopt.runtime.messages import JobSpec, JobStatus, JobView, Name
+from bloxopt.runtime.messages import SUBMISSION_KEY_PATTERN, JobSpec, JobStatus, JobView, Name
 from bloxopt.runtime.service.routes import LARGEST_INTEGER, PROBLEMS, JobPath, Person, TheService, own_job
 from bloxopt.runtime.service.service import Service
 from bloxopt.runtime.service.tokens import Caller
@@ -29,7 +29,7 @@ Key = Annotated[
     str | None,
     Header(
         alias="Idempotency-Key",
-        pattern=r"^[A-Za-z0-9._-]{1,64}$",
+        pattern=SUBMISSION_KEY_PATTERN,
         description="Submitting again under the same key gives the same jobs.",
     ),
 ]

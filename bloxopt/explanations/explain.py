@@ -12,7 +12,8 @@ from bloxopt.errors import InputError
 from bloxopt.explanations.reasons import Explanation, Reason, Remedy
 from bloxopt.explanations.remedies import decided_with, more_gpus, new_plan, runs_with, without_block
 from bloxopt.formulations.constraints.base import name_blocks
-from bloxopt.placement.feasibility import gang_by_type, usable_gpus
+from bloxopt.jobs import BoolArray, IntArray
+from bloxopt.placement import feasibility
 from bloxopt.placement.rules import Rules, allowed_nodes
 from bloxopt.placement.workspace import Workspace
 from bloxopt.rounds import Scheduler
@@ -106,7 +107,7 @@ def _refused(case: _Case, answer: Explanation) -> Explanation | None:
 
 def _waiting(case: _Case, answer: Explanation) -> Explanation:
     """The first of the reasons that holds, from those that nothing gets around to those that are a matter of order."""
-    for ask in (_nodes_down, _no_plan, _limit, _restart, _deadline, _no_place, _limit_of_plan, _order):
+    for ask in (_fits_nowhere, _nodes_down, _no_plan, _limit, _restart, _deadline, _no_place, _limit_of_plan, _order):
         found = ask(case, answer)
         if found is not None:
             break
@@ -117,13 +118,38 @@ def _waiting(case: _Case, answer: Explanation) -> Explanation:
     return replace(found, detail=f"{found.detail}; {lost}")
 
 
-def _nodes_down(case: _Case, answer: Explanation) -> Explanation | None:
+def _fits_nowhere(case: _Case, answer: Explanation) -> Explanation | None:
+    """All nodes together, were they up and empty, have no place for it."""
     space, table = case.made.space, case.made.space.catalog.table
-    gpus, needs = int(table.min_gpus[case.row]), table.need_kinds[table.needs[case.row]]
-    allowed = allowed_nodes(space.cluster, needs, table.tenants[int(table.tenant[case.row])]) & space.node_up
-    usable = usable_gpus(table, space.cluster, case.row, allowed)
-    largest = gang_by_type(space.cluster, usable, needs.max_nodes, needs.same_rack == "required")
-    if space.runnable[case.job] and (largest[_kinds(case)] >= gpus).any():
+    kinds, gpus = _kinds(case), int(table.min_gpus[case.row])
+    names = [space.gpu_types[kind] for kind in kinds]
+    if not kinds:
+        detail = f"no node of the cluster has GPUs that it can use: there are {', '.join(space.gpu_types)}"
+        return replace(answer, reason=Reason.FITS_NOWHERE, detail=detail)
+    largest = _largest_gang(case, np.ones_like(space.node_up))
+    if (largest[kinds] >= gpus).any():
+        return None
+    why = feasibility.explain(table, space.cluster, case.row, space.catalog.runs_on[case.row])
+    if why is None:
+        most = ", ".join(f"{largest[kind]} x {space.gpu_types[kind]}" for kind in kinds)
+        why = f"needs {gpus} GPUs of one type, and the largest gang that fits is {most}"
+    detail = f"no nodes of the cluster have what it asks for: it {why}"
+    return replace(answer, reason=Reason.FITS_NOWHERE, detail=detail, blocks=tuple(names))
+
+
+def _largest_gang(case: _Case, nodes: BoolArray) -> IntArray:
+    """Most GPUs of each type (types,) that its needs let it have on ``nodes`` (nodes,) were these empty."""
+    space, table = case.made.space, case.made.space.catalog.table
+    needs = table.need_kinds[table.needs[case.row]]
+    allowed = allowed_nodes(space.cluster, needs, table.tenants[int(table.tenant[case.row])]) & nodes
+    usable = feasibility.usable_gpus(table, space.cluster, case.row, allowed)
+    return feasibility.gang_by_type(space.cluster, usable, needs.max_nodes, needs.same_rack == "required")
+
+
+def _nodes_down(case: _Case, answer: Explanation) -> Explanation | None:
+    space = case.made.space
+    gpus = int(space.catalog.table.min_gpus[case.row])
+    if space.runnable[case.job] and (_largest_gang(case, space.node_up)[_kinds(case)] >= gpus).any():
         return None
     up = ", ".join(f"{count} x {name}" for count, name in zip(space.capacity, space.gpu_types, strict=True))
     return replace(

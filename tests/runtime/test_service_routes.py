@@ -95,10 +95,10 @@ def test_a_waiting_job_is_explained(world: World) -> None:
     job_id = world.submit(name="large", num_gpus=64)
     for _ in range(100):
         answer = world.call("ada", "GET", f"/v1/jobs/{job_id}/explain").json()
-        if answer["reason"] != "not_submitted":
+        if answer["reason"] not in ("not_submitted", "no_round"):
             break
         time.sleep(0.05)
-    assert answer["reason"] == "nodes_down", answer
+    assert answer["reason"] == "fits_nowhere", answer
     assert "64 GPUs" in answer["detail"]
     world.call("ada", "POST", f"/v1/jobs/{job_id}/cancel")
 

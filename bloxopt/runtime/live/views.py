@@ -13,15 +13,19 @@ from bloxopt.runtime.store import JobRecord, NodeRecord, RunRecord
 UNHEARD = "not heard from since the scheduler started"
 
 
-def job_view(live: LiveCluster, job: JobRecord) -> JobView:
-    """The job with the GPUs that it holds now, those of runs that are stopping too."""
+def job_view(live: LiveCluster, job: JobRecord, failure: str = "") -> JobView:
+    """The job with the GPUs that it holds now, those of runs that are stopping too.
+
+    ``failure`` is why the last round failed, "" if it did not: jobs that wait then wait for that.
+    """
     gpus: dict[str, list[int]] = {}
     for run in live.unended(job):
         if _is_held(run, job):
             gpus[run.node] = sorted({*gpus.get(run.node, []), *run.gpus})
     reason = job.reason
     if not reason and not job.final and not job.wanted:
-        reason = "waits for admission" if job.admitted_at is None else "waits for GPUs"
+        waits = "waits for admission" if job.admitted_at is None else "waits for GPUs"
+        reason = f"rounds fail: {failure}" if failure else waits
     return JobView(
         job_id=job.job_id,
         user=job.user,

@@ -75,7 +75,7 @@ def _submit(service: Service, caller: Caller, specs: list[JobSpec], key: str | N
     if mine + len(specs) > limit:
         raise ConflictError(f"user {caller.subject!r} has {mine} jobs that are not over, and {limit} are allowed")
     jobs = service.live.submit(caller.subject, specs, key)
-    return [job_view(service.live, job) for job in jobs]
+    return [job_view(service.live, job, service.loop.failure) for job in jobs]
 
 
 @router.post("", status_code=201)
@@ -122,7 +122,7 @@ def list_jobs(
     jobs = [service.live.jobs.get(job.job_id, job) for job in found]
     last = found[-1] if len(found) == limit else None
     return JobPage(
-        jobs=[job_view(service.live, job) for job in jobs],
+        jobs=[job_view(service.live, job, service.loop.failure) for job in jobs],
         next=None if last is None else f"{last.submitted_at:.9f}_{last.job_id}",
     )
 
@@ -130,7 +130,7 @@ def list_jobs(
 @router.get("/{job_id}")
 def view(service: TheService, caller: Person, job_id: JobPath) -> JobView:
     """One job."""
-    return job_view(service.live, own_job(service, caller, job_id))
+    return job_view(service.live, own_job(service, caller, job_id), service.loop.failure)
 
 
 @router.post("/{job_id}/cancel")

@@ -17,6 +17,7 @@ from bloxopt.rounds import Scheduler
 from bloxopt.runtime.backend import ClusterState
 from bloxopt.runtime.live import LiveBackend
 from bloxopt.runtime.live.memory import memory_data
+from bloxopt.runtime.messages import JobStatus
 from bloxopt.runtime.service.config import ServiceConfig
 from bloxopt.runtime.service.logging import log
 from bloxopt.runtime.service.metrics import Metrics
@@ -25,6 +26,13 @@ from bloxopt.simulation.fork import fork
 
 _PAUSE = 1.0
 """Seconds after a round that failed, or while no node has registered."""
+
+_OVER = {
+    JobStatus.SUCCEEDED: "it has succeeded",
+    JobStatus.FAILED: "it has failed",
+    JobStatus.CANCELLED: "it was cancelled",
+    JobStatus.REJECTED: "it was rejected",
+}
 
 
 class RoundLoop:
@@ -68,13 +76,17 @@ class RoundLoop:
             try:
                 self.turn()
             except Exception as error:
-                known = isinstance(error, BloxoptError)
-                self.failure = str(error) if known else f"{type(error).__name__}: {error}"
-                log.error("a round failed", exc_info=None if known else error, extra={"reason": self.failure})
-                self.metrics.failures.inc()
-                self._scheduler = self._twin = None
-                self.backend.fail(self.failure)
+                self.note_failure(error)
                 self._stopped.wait(_PAUSE)
+
+    def note_failure(self, error: Exception) -> None:
+        """A round ended in an error: the next one begins anew."""
+        known = isinstance(error, BloxoptError)
+        self.failure = str(error) if known else f"{type(error).__name__}: {error}"
+        log.error("a round failed", exc_info=None if known else error, extra={"reason": self.failure})
+        self.metrics.failures.inc()
+        self._scheduler = self._twin = None
+        self.backend.fail(self.failure)
 
     def turn(self) -> Round | None:
         """One round; None while there is no node to decide for."""
@@ -123,20 +135,36 @@ class RoundLoop:
         """Why a job waits, worked out on a copy of the scheduler that is made once a round."""
         answer = Explanation(job.job_id, self.backend.live.clock.now(), Reason.NOT_SUBMITTED, "")
         if job.final:
-            reason = Reason.REJECTED if job.status.value == "rejected" else Reason.FINISHED
-            return replace(answer, reason=reason, detail=f"it has {job.status.value}: {job.reason or 'it is done'}")
+            reason = Reason.REJECTED if job.status is JobStatus.REJECTED else Reason.FINISHED
+            detail = f"{_OVER[job.status]}: {job.reason}" if job.reason else _OVER[job.status]
+            return replace(answer, reason=reason, detail=detail)
         if job.outcome is not None:
             return replace(answer, reason=Reason.FINISHED, detail=f"it is being stopped: {job.reason}")
         with self._explaining:
-            copied = self._copy(job.job_id)
-            if copied is None:
-                detail = (
-                    "it was submitted a moment ago, and the next round decides on it"
-                    if self._scheduler is not None
-                    else "no node has registered yet, known ones are awaited after a start, or the last round failed"
-                )
-                return replace(answer, detail=detail)
-            return explain(*copied, job.job_id, remedies=remedies, horizon=horizon)
+            # A round that has failed would fail on a copy too.
+            copied = None if self.failure else self._copy(job.job_id)
+            if copied is not None:
+                return explain(*copied, job.job_id, remedies=remedies, horizon=horizon)
+        why = self._no_round()
+        if not why:
+            return replace(answer, detail="it was submitted a moment ago, and the next round decides on it")
+        if job.wanted:
+            return replace(answer, reason=Reason.RUNNING, detail=f"it goes on as it is: {why}")
+        return replace(answer, reason=Reason.NO_ROUND, detail=why)
+
+    def _no_round(self) -> str:
+        """Why no round is decided, "" if rounds are."""
+        if self.failure:
+            return f"the last round failed, and it is tried again: {self.failure}"
+        live = self.backend.live
+        with live.lock:
+            if live.layout() is None:
+                return "no node has registered yet"
+            awaited = sorted(name for name in live.nodes if live.awaits(name))
+        if self._scheduler is None and awaited:
+            shown = ", ".join(awaited[:8]) + (", …" if len(awaited) > 8 else "")
+            return f"no round is decided before nodes that were there are heard from: {shown}"
+        return ""
 
     def copy(self) -> tuple[Scheduler, ClusterState] | None:
         """A copy of the scheduler and what it sees now, in the jobs of the last round; None before the first."""

@@ -77,9 +77,10 @@ def _on_terminal(
     """What appears on a terminal of so many columns and 30 lines, and the exit code; Ctrl-C after ``seconds``."""
     process, terminal = pty.fork()
     if process == 0:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell may have had it ignored
         os.execve(sys.executable, [sys.executable, "-m", "bloxopt.cli", *arguments], environment)
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
-    data, end = b"", None
+    data, end, interrupted = b"", None, False
     while True:
         if select.select([terminal], [], [], 0.2)[0]:
             try:
@@ -92,8 +93,8 @@ def _on_terminal(
             if seconds is not None and end is None:
                 end = time.monotonic() + seconds
         if end is not None and time.monotonic() > end:
-            os.kill(process, signal.SIGINT)
-            end = float("inf")
+            os.kill(process, signal.SIGKILL if interrupted else signal.SIGINT)
+            end, interrupted = time.monotonic() + 30.0, True
     code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
     os.close(terminal)
     return data.decode(errors="replace").replace("\r", ""), code

@@ -111,7 +111,9 @@ def test_forty_trainings_do_every_step_once_and_take_as_long_as_simulated(people
         done = [int(line.split()[0]) for line in (work / f"job-{number}" / "steps").read_text().splitlines()]
         assert done == list(range(total)), f"job {number}: every step once, in order"
         with np.load(work / f"job-{number}" / "checkpoint.npz") as saved:
-            np.testing.assert_array_equal(saved["weights"], _trained(number, total))
+            # Products may round differently where arrays lie otherwise in memory; a step more or less changes far more.
+            np.testing.assert_allclose(saved["weights"], _trained(number, total), rtol=1e-9)
+            assert not np.allclose(saved["weights"], _trained(number, total - 1), rtol=1e-9)
 
     arrivals = np.array([job["submitted_at"] for job in jobs])
     trace = bx.Trace.from_columns(

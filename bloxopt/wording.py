@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 _ROUNDING = 1e-7
@@ -13,6 +14,11 @@ def shown(value: Any) -> str:
     """A value as it appears in messages: not longer than a line."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def natural_order(name: str) -> list[tuple[int, int, str]]:
+    """A key for sorting that puts node-2 before node-10."""
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", name)]
 
 
 def counted(number: int, what: str) -> str:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +14,7 @@ import typer
 from bloxopt.cli import console
 from bloxopt.cli.options import JsonOption
 from bloxopt.errors import InputError
-from bloxopt.wording import counted
+from bloxopt.wording import counted, natural_order
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
@@ -127,17 +126,7 @@ def queue(
     """List jobs, the latest first."""
     with connected(scheduler) as people:
         jobs = _listed(people, all_jobs, user, limit)
-    if json:
-        console.print_json(jobs)
-    elif jobs:
-        console.print_table(
-            [_job_row(job) for job in jobs],
-            columns=_JOB_COLUMNS,
-            numeric=["gpus", "steps"],
-            at_least=_FEWEST_COLUMNS,
-        )
-    else:
-        console.note("no jobs")
+    _list(jobs, json, _job_row, _JOB_COLUMNS, ["gpus", "steps"], "no jobs")
 
 
 def status(job: JobArgument, scheduler: SchedulerOption = None, json: JsonOption = False) -> None:
@@ -208,18 +197,8 @@ def cancel(
 def nodes(scheduler: SchedulerOption = None, json: JsonOption = False) -> None:
     """List the nodes and their GPUs."""
     with connected(scheduler) as people:
-        views = sorted(people.get("/v1/nodes"), key=lambda view: _natural(view["name"]))
-    if json:
-        console.print_json(views)
-    elif views:
-        console.print_table(
-            [_node_row(view) for view in views],
-            columns=_NODE_COLUMNS,
-            numeric=["gpus", "in_use"],
-            at_least=_FEWEST_COLUMNS,
-        )
-    else:
-        console.note("no nodes: start agents with bloxopt agent")
+        views = sorted(people.get("/v1/nodes"), key=lambda view: natural_order(view["name"]))
+    _list(views, json, _node_row, _NODE_COLUMNS, ["gpus", "in_use"], "no nodes: start agents with bloxopt agent")
 
 
 def drain(
@@ -401,9 +380,21 @@ def _node_row(node: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _natural(name: str) -> list[tuple[int, int, str]]:
-    """A key that puts node-2 before node-10."""
-    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", name)]
+def _list(
+    views: list[dict[str, Any]],
+    json: bool,
+    row: Callable[[dict[str, Any]], dict[str, Any]],
+    columns: list[str],
+    numeric: list[str],
+    nothing: str,
+) -> None:
+    """Print what the scheduler answered as JSON, or a table with a ``row`` for each; ``nothing`` where it is empty."""
+    if json:
+        console.print_json(views)
+    elif views:
+        console.print_table([row(view) for view in views], columns=columns, numeric=numeric, at_least=_FEWEST_COLUMNS)
+    else:
+        console.note(nothing)
 
 
 def length(seconds: float) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -12,6 +11,7 @@ from bloxopt.cluster import load_cluster
 from bloxopt.errors import ClusterError
 from bloxopt.experiments.style import PALETTE, figure
 from bloxopt.jobs import FloatArray, IntArray
+from bloxopt.wording import natural_order
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -170,12 +170,9 @@ def _nodes(segments: pd.DataFrame, result: SimulationResult) -> list[tuple[str, 
         }
     ).sort_values(["node", "time", "gpus"], kind="stable")
     most = changes["gpus"].cumsum().groupby(changes["node"]).max()
-    return [(name, used[name], int(most[name])) for name in sorted(most.index, key=_natural)]
-
-
-def _natural(name: str) -> tuple[Any, ...]:
-    """node-2 before node-10."""
-    return tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", str(name)))
+    return [
+        (name, used[name], int(most[name])) for name in sorted(most.index, key=lambda name: natural_order(str(name)))
+    ]
 
 
 def _bars(segments: pd.DataFrame) -> list[_Bar]:

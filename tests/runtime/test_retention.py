@@ -27,29 +27,9 @@ from bloxopt.runtime.store.pruning import (
     shrink,
 )
 from tests.runtime.live_world import gpus, spec
-from tests.runtime.postgres_server import postgres_server
 from tests.runtime.service_world import World, running
 
 DAY = 86_400.0
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[str]:
-    with postgres_server() as server:
-        yield server.url
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return str(tmp_path / "facts.db")
-    found: str = request.getfixturevalue("postgres")
-    engine = sa.create_engine(found.replace("postgresql://", "postgresql+psycopg://"))
-    with engine.begin() as connection:
-        connection.execute(sa.text("DROP SCHEMA public CASCADE"))
-        connection.execute(sa.text("CREATE SCHEMA public"))
-    engine.dispose()
-    return found
 
 
 @pytest.fixture

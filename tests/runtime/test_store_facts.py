@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import sqlite3
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,27 +16,6 @@ from bloxopt.runtime.messages import JobSpec, JobStatus, RunState
 from bloxopt.runtime.service.tokens import Tokens
 from bloxopt.runtime.store import Change, Event, JobRecord, NodeRecord, RunRecord, Store, backup, restore
 from tests.runtime.live_world import MovedClock, PlayedAgent, gpus, spec
-from tests.runtime.postgres_server import postgres_server
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[str]:
-    """The URL of an empty PostgreSQL server of our own."""
-    with postgres_server() as server:
-        yield server.url
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return str(tmp_path / "facts.db")
-    found: str = request.getfixturevalue("postgres")
-    engine = sa.create_engine(found.replace("postgresql://", "postgresql+psycopg://"))
-    with engine.begin() as connection:
-        connection.execute(sa.text("DROP SCHEMA public CASCADE"))
-        connection.execute(sa.text("CREATE SCHEMA public"))
-    engine.dispose()
-    return found
 
 
 def _facts() -> Change:

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -101,8 +102,9 @@ class Cluster:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("live")
-    for parent in (folder, *folder.parents[:2]):  # the account that jobs run as must reach the work folder
-        parent.chmod(parent.stat().st_mode | 0o055)
+    for parent in (folder, *folder.parents):  # the account that jobs run as must reach the work folder
+        if Path(tempfile.gettempdir()) in parent.parents:
+            parent.chmod(parent.stat().st_mode | 0o055)
     saved = {name: os.environ.get(name) for name in ("BLOXOPT_SCHEDULER", "BLOXOPT_TOKEN")}
     one = Cluster(folder)
     one.start()

@@ -185,6 +185,9 @@ def test_jobs_of_a_file_wait_are_explained_and_cancelled(cluster: Cluster, comma
 
 
 def test_a_drained_node_gets_nothing_until_it_is_put_back(cluster: Cluster, command: Callable[..., str]) -> None:
+    if command("nodes") == "":  # no other test of this process has had it join
+        cluster.join(command("token", "node", "node-1").strip())
+        _until(lambda: "node-1" in command("nodes"), "the node did not join")
     assert command("drain", "node-1") == "node-1 drained\n"
     job = command("submit", "--workdir", str(cluster.work), "--duration", "5", "--", "/bin/true").strip()
     time.sleep(3.0)

@@ -239,14 +239,23 @@ class Scheduler:
         for text in self._log.read_text().splitlines():
             line = json.loads(text)
             if line["message"] == "round":
-                at = time.mktime(time.strptime(line["time"][:19], "%Y-%m-%dT%H:%M:%S")) - time.timezone
-                if at >= since:
+                if _epoch(line) >= since:
                     found.append((line["decide_seconds"], line["started"] + line["stopped"]))
         return found
+
+    def slowest(self, since: float) -> list[dict[str, Any]]:
+        """The logged rounds after ``since`` (epoch s) that took longest."""
+        lines = [json.loads(text) for text in self._log.read_text().splitlines()]
+        rounds = [line for line in lines if line["message"] == "round" and _epoch(line) >= since]
+        return sorted(rounds, key=lambda line: -float(line["decide_seconds"]))[:3]
 
     def complaints(self) -> Counter[str]:
         lines = [json.loads(text) for text in self._log.read_text().splitlines()]
         return Counter(line["message"] for line in lines if line["level"] in ("warning", "error"))
+
+
+def _epoch(line: dict[str, Any]) -> float:
+    return time.mktime(time.strptime(line["time"][:19], "%Y-%m-%dT%H:%M:%S")) - time.timezone
 
 
 def value_of(metrics: str, name: str) -> float:
@@ -336,6 +345,8 @@ async def measure(policy: str, nodes: int, queued: int, seconds: float, nice: in
                     moved = sum(moves for _, moves in scheduler.rounds(since)) / len(rounds)
                     line(f"{title}: longest of {len(rounds)}", max(rounds), "s", ROUND_LIMIT, note=f"{moved:.0f} moves")
                     line(f"{title}: median", float(np.median(rounds)), "s", ROUND_LIMIT)
+            for slow in scheduler.slowest(filling):
+                print(f"   slow round: {slow}")
             line("memory of the scheduler at most", memory / 2**30, "GiB", MEMORY_LIMIT / 2**30)
             line("… with the processes that solve for it", with_workers / 2**30, "GiB")
             line("heartbeats a second", count / (end - steady), "1/s")

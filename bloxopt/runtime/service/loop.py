@@ -114,6 +114,8 @@ class RoundLoop:
                     "late_seconds": round(record.late_seconds, 4),
                     "rung": None if made is None else made.rung,
                     "solver": None if made is None else made.solver,
+                    "build_seconds": None if made is None else round(made.build_seconds, 4),
+                    "solve_seconds": None if made is None else round(made.solve_seconds, 4),
                 },
             )
         return record

@@ -108,7 +108,11 @@ class Attempts(Booking):
 
     def desired_on(self, name: str) -> list[RunRecord]:
         """The runs that the agent of a node may be told of now."""
-        return [run for run in self.runs_on(name) if self.is_wanted(run) and self._may_be_told(self.jobs[run.job_id])]
+        return [
+            run
+            for run in self._on_node[name].values()
+            if self.is_wanted(run) and (run.told or self._may_be_told(self.jobs[run.job_id]))
+        ]
 
     def _may_be_told(self, job: JobRecord) -> bool:
         """Whether nothing is in the way of the job's last attempt: its former attempts, or other runs on its GPUs."""
@@ -137,10 +141,12 @@ class Attempts(Booking):
         job.reason = reason
         now = self.clock.monotonic()
         for run in self.unended(job):
+            self._held_anew.add(run.node)
             if not run.told:
                 self.close(run, message="not started")
             elif self.watches[run.key].stopping is None:
                 self.watches[run.key].stopping = now
+                self._stopping.add(run.key)
                 self.pace.moved(run.node, now)
         self.save_job(job)
         self.touched.add(job.job_id)

@@ -14,7 +14,7 @@ run of the former ones is over, and so is every other run on its GPUs.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from bloxopt.runtime.live.attempts import Attempts
 from bloxopt.runtime.live.clock import Clock
@@ -108,10 +108,12 @@ class LiveCluster(Attempts):
                     self.close(run, lost=True, message=LOST)
             self.observe_states()
             stuck = self.stuck_gpus()
-            for job in [job for job in self.going() if job.wanted]:
-                untold = [run for run in self.runs_of(job) if not run.told]
-                if not untold:
-                    continue
+            waiting: dict[str, list[RunRecord]] = defaultdict(list)
+            for run in self.untold_runs():
+                if self.is_wanted(run):
+                    waiting[run.job_id].append(run)
+            for job_id, untold in waiting.items():
+                job = self.jobs[job_id]
                 nodes = [run.node for run in untold if not self.awaits(run.node)]
                 gone = [name for name in nodes if self.state(name) is NodeState.LOST]
                 if gone:
@@ -130,31 +132,18 @@ class LiveCluster(Attempts):
 
     # -- what rounds see -----------------------------------------------------------------------------------------------
 
-    def held_gpus(self) -> dict[str, dict[int, str]]:
-        """GPUs of wanted attempts and their types, by node."""
-        held: dict[str, dict[int, str]] = defaultdict(dict)
-        for name, runs in self._on_node.items():
-            for run in runs.values():
-                if self.is_wanted(run):
-                    held[name].update(dict.fromkeys(run.gpus, run.gpu_type))
-        return held
-
     def stuck_gpus(self) -> dict[str, set[int]]:
         """GPUs that runs keep although their grace and a margin have passed, by node."""
         now = self.clock.monotonic()
         stuck: dict[str, set[int]] = defaultdict(set)
-        for key, watch in self.watches.items():
-            if watch.stopping is not None and not (run := self._runs[key]).ended:
-                patience = self.jobs[run.job_id].spec.grace_seconds + self.terms.margin_seconds
-                if now - watch.stopping > patience + 2 * self.terms.heartbeat_seconds:
-                    stuck[run.node].update(run.gpus)
+        for run in self.stopping_runs():
+            since = self.watches[run.key].stopping
+            patience = self.jobs[run.job_id].spec.grace_seconds + self.terms.margin_seconds
+            if since is not None and now - since > patience + 2 * self.terms.heartbeat_seconds:
+                stuck[run.node].update(run.gpus)
         return stuck
 
-    def layout(self, held: Mapping[str, Mapping[int, str]] | None = None) -> Layout | None:
-        """The cluster that policies see now; None while no node has registered.
-
-        ``held``: what :meth:`held_gpus` gives, if that is known.
-        """
+    def layout(self) -> Layout | None:
+        """The cluster that policies see now; None while no node has registered."""
         states = {name: self.state(name) for name in self.nodes}
-        held = self.held_gpus() if held is None else held
-        return self._layouts.layout_of(self.nodes.values(), states, held, self.stuck_gpus())
+        return self._layouts.layout_of(self.nodes.values(), states, self.held_gpus(), self.stuck_gpus())

@@ -214,11 +214,11 @@ class Observing:
     def _has_idle_gpus(self) -> bool:
         """Whether GPUs that may be used are free, or other nodes are there than the round was decided for."""
         with self.live.lock:
-            held = self.live.held_gpus()
-            layout = self.live.layout(held)
+            held = sum(map(len, self.live.held_gpus().values()))
+            layout = self.live.layout()
         if layout is None or self._layout is None or not _same(layout, self._layout):
             return True
-        return sum(len(slot.gpus) for slot in layout.slots if slot.up) > sum(map(len, held.values()))
+        return sum(len(slot.gpus) for slot in layout.slots if slot.up) > held
 
 
 def _same(one: Layout, other: Layout) -> bool:

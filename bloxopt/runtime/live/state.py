@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -51,6 +51,10 @@ class LiveState(ABC):
         self.moved: set[str] = set()
         self.loads = 0
         self._num_unended: dict[str, int] = {}
+        self._held: dict[str, dict[int, str]] = {}
+        self._held_anew: set[str] = set()
+        self._untold: set[RunKey] = set()
+        self._stopping: set[RunKey] = set()
         self._broken = False
         self._started = self.clock.monotonic()
         self._load()
@@ -70,6 +74,9 @@ class LiveState(ABC):
         self._of_job.clear()
         self._on_node.clear()
         self._num_unended.clear()
+        self._held.clear()
+        self._untold.clear()
+        self._stopping.clear()
         for run in facts.runs:
             self._keep(run)
         now = self.clock.monotonic()
@@ -78,6 +85,8 @@ class LiveState(ABC):
             # A stop that could not be stored did not happen.
             watch = self.watches[key]
             watch.stopping = None if self.is_wanted(run) else watch.stopping or now
+            if watch.stopping is not None:
+                self._stopping.add(key)
         self._booked = {name: at for name, at in self._booked.items() if name in self.jobs}
         for name, node in self.nodes.items():
             if name not in self.contacts:
@@ -134,11 +143,15 @@ class LiveState(ABC):
         self._of_job[run.job_id].append(run)
         if not run.ended:
             self._on_node[run.node][run.key] = run
+            self._held_anew.add(run.node)
+            if not run.told:
+                self._untold.add(run.key)
             self._num_unended[run.job_id] = self._num_unended.get(run.job_id, 0) + 1
 
     def _ends(self, run: RunRecord) -> None:
         """The run is not among those that go on any more."""
         self._on_node[run.node].pop(run.key, None)
+        self._held_anew.add(run.node)
         left = self._num_unended.get(run.job_id, 0) - 1
         if left > 0:
             self._num_unended[run.job_id] = left
@@ -154,6 +167,7 @@ class LiveState(ABC):
             self._runs.pop(run.key, None)
             self.watches.pop(run.key, None)
             self._on_node[run.node].pop(run.key, None)
+            self._held_anew.add(run.node)
         self._num_unended.pop(job.job_id, None)
         self._booked.pop(job.job_id, None)
 
@@ -196,6 +210,30 @@ class LiveState(ABC):
     def going(self) -> list[JobRecord]:
         """The jobs that have runs which have not ended."""
         return [self.jobs[job_id] for job_id in self._num_unended]
+
+    def held_gpus(self) -> Mapping[str, Mapping[int, str]]:
+        """GPUs of wanted attempts and their types, by node; as it is while the lock is held."""
+        for name in self._held_anew:
+            wanted = [run for run in self._on_node[name].values() if self.is_wanted(run)]
+            held = {gpu: run.gpu_type for run in wanted for gpu in run.gpus}
+            if held:
+                self._held[name] = held
+            else:
+                self._held.pop(name, None)
+        self._held_anew.clear()
+        return self._held
+
+    def untold_runs(self) -> list[RunRecord]:
+        """The runs that have not ended and that no agent was told of yet."""
+        runs = [run for key in self._untold if (run := self._runs.get(key)) and not run.told and not run.ended]
+        self._untold = {run.key for run in runs}
+        return runs
+
+    def stopping_runs(self) -> list[RunRecord]:
+        """The runs that are not wanted any more and have not ended."""
+        runs = [run for key in self._stopping if (run := self._runs.get(key)) and not run.ended]
+        self._stopping = {run.key for run in runs}
+        return runs
 
     def unended(self, job: JobRecord) -> list[RunRecord]:
         """The runs of every attempt of the job that have not ended."""

@@ -185,7 +185,11 @@ class RunReport(Message):
 
 
 class Heartbeat(Message):
-    """What an agent sees. ``instance`` is new with every start of the agent, ``sequence`` counts its heartbeats."""
+    """What an agent sees. ``instance`` is new with every start of the agent, ``sequence`` counts its heartbeats.
+
+    ``generation`` is larger with every start of an agent of the node. ``taken`` is the sequence of the last answer that
+    the agent has taken, -1 for none yet. Both are None from agents that do not know of them.
+    """
 
     node: Name
     instance: Annotated[str, Field(min_length=1, max_length=64)]
@@ -198,6 +202,8 @@ class Heartbeat(Message):
     message: Text = ""
     runs: Annotated[list[RunReport], Field(max_length=4096)] = []
     version: Annotated[str, Field(max_length=64)] = ""
+    generation: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    taken: Annotated[int, Field(ge=-1)] | None = None
 
 
 class DesiredRun(Answer):
@@ -242,7 +248,7 @@ class NodeState(StrEnum):
 
     UP = "up"
     DEGRADED = "degraded"
-    """Its NVML fails: it keeps its jobs and gets no new ones."""
+    """Its NVML fails, or the scheduler's answers do not reach it: it keeps its jobs and gets no new ones."""
     DRAINED = "drained"
     """Told to take no new jobs; those on it are moved."""
     LOST = "lost"

@@ -70,13 +70,20 @@ class PlayedAgent:
     node: str
     gpus: list[GpuInfo]
     instance: str = "first"
+    generation: int | None = None
     sequence: int = 0
+    taken: int | None = -1
     stopping: float = 2.0
     healthy: bool = True
     runs: dict[tuple[str, int], PlayedRun] = field(default_factory=dict)
     lease_end: float = 0.0
     orphans: list[tuple[float, PlayedRun]] = field(default_factory=list)
     """Runs that the agent has lost track of, and when their guards stop them."""
+
+    def start_again(self, instance: str, generation: int | None = None) -> None:
+        """Be the next agent of the node, which has the runs of the former one."""
+        self.instance, self.generation, self.sequence = instance, generation, 0
+        self.taken = None if self.taken is None else -1
 
     def lose_records(self) -> None:
         """Forget every run; those that are alive go on until their lease ends."""
@@ -123,6 +130,8 @@ class PlayedAgent:
             gpus=self.gpus if self.healthy else [],
             healthy=self.healthy,
             runs=reports,
+            generation=self.generation,
+            taken=self.taken,
         )
 
     def converge(self, state: DesiredState) -> None:
@@ -130,6 +139,7 @@ class PlayedAgent:
         if state.sequence != self.sequence:
             return
         now = self.clock.monotonic()
+        self.taken = None if self.taken is None else state.sequence
         self.lease_end = now + state.lease_seconds
         for key in map(tuple, state.forget):
             self.runs.pop(key, None)

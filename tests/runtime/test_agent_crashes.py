@@ -17,6 +17,7 @@ import pytest
 from bloxopt.errors import AgentError
 from bloxopt.runtime.agent import processes
 from bloxopt.runtime.agent.files import FolderLock, Record, boot_id, boottime
+from bloxopt.runtime.agent.generation import next_generation
 from bloxopt.runtime.agent.guard import STATE
 from bloxopt.runtime.agent.runs import RunFolders
 from bloxopt.runtime.messages import RunState
@@ -251,6 +252,41 @@ def test_a_torn_record_is_the_one_before(tmp_path: Path) -> None:
             (tmp_path / "state").write_bytes(whole[:slot] + after[slot : slot + cut] + whole[slot + cut :])
             assert record.read() == {"count": count}
         (tmp_path / "state").write_bytes(whole)
+
+
+def test_every_start_of_an_agent_has_a_larger_number_whatever_the_clock_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = []
+    for offset in (0.0, 3600.0, 0.0, -3600.0, -3600.0):
+        with monkeypatch.context() as clock:
+            clock.setattr(time, "time", lambda now=time.time() + offset: now)
+            numbers.append(next_generation(tmp_path))
+    assert numbers == sorted(set(numbers))
+    # A folder that is new goes by the clock, and so does one that cannot be used.
+    assert next_generation(tmp_path.parent) >= numbers[0]
+    (tmp_path / "generation").unlink()
+    (tmp_path / "generation").mkdir()
+    assert next_generation(tmp_path) >= numbers[0]
+
+
+def test_an_agent_says_when_it_started_and_which_answer_it_has_taken(scheduler: SmallScheduler, home: Path) -> None:
+    for _ in range(2):
+        count = len(scheduler.heartbeats)
+        with agent_thread(scheduler, home):
+            wait_until(lambda count=count: len(scheduler.heartbeats) > count + 2)
+    first, second = (
+        [each for each in scheduler.heartbeats if each.instance == instance]
+        for instance in dict.fromkeys(each.instance for each in scheduler.heartbeats)
+    )
+    assert [each.taken for each in first[:3]] == [each.taken for each in second[:3]] == [-1, 0, 1]
+    assert {each.generation for each in first} == {first[0].generation}
+    assert first[0].generation < second[0].generation
+    scheduler.fault = lambda: "lose answer"
+    count = len(scheduler.heartbeats)
+    with agent_thread(scheduler, home):
+        wait_until(lambda: len(scheduler.heartbeats) > count + 1)
+    assert {each.taken for each in scheduler.heartbeats[count:]} == {-1}
 
 
 def test_a_lock_is_free_when_its_holder_is_killed(tmp_path: Path) -> None:

@@ -45,7 +45,8 @@ class Fencing(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp(dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
         self.clock = MovedClock()
         self.agents = {
-            name: PlayedAgent(self.clock, name, gpus(2), instance="i0", stopping=GRACE / 2) for name in NODES
+            name: PlayedAgent(self.clock, name, gpus(2), instance="i0", generation=0, stopping=GRACE / 2)
+            for name in NODES
         }
         self.instances = self.submitted = 0
         self.delayed: list[Heartbeat] = []
@@ -146,24 +147,24 @@ class Fencing(RuleBasedStateMachine):
             if state is not None and late.instance == agent.instance and late.sequence == agent.sequence:
                 agent.converge(state)
 
+    def the_next_agent(self, node: str) -> None:
+        self.instances += 1
+        self.agents[node].start_again(f"i{self.instances}", self.instances)
+
     @rule(node=st.sampled_from(NODES))
     def the_agent_starts_again_and_remembers(self, node: str) -> None:
         self.work_goes_on(6)
-        self.instances += 1
-        self.agents[node].instance = f"i{self.instances}"
-        self.agents[node].sequence = 0
+        self.the_next_agent(node)
 
     @rule(node=st.sampled_from(NODES))
     def the_node_is_switched_off_and_on(self, node: str) -> None:
         self.agents[node].runs.clear()
-        self.instances += 1
-        self.agents[node].instance, self.agents[node].sequence = f"i{self.instances}", 0
+        self.the_next_agent(node)
 
     @rule(node=st.sampled_from(NODES))
     def the_agent_starts_again_and_knows_nothing(self, node: str) -> None:
         self.agents[node].lose_records()
-        self.instances += 1
-        self.agents[node].instance, self.agents[node].sequence = f"i{self.instances}", 0
+        self.the_next_agent(node)
         self.work_goes_on(10)
 
     @rule(node=st.sampled_from(NODES))

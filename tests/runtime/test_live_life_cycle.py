@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from bloxopt.errors import StoreError
 from bloxopt.runtime.live import LeaseTerms, LiveCluster, answer
 from bloxopt.runtime.live.faults import ConflictError, StaleAgentError, UnknownError
+from bloxopt.runtime.live.nodes import DEAF
+from bloxopt.runtime.live.views import node_view
 from bloxopt.runtime.messages import JobStatus, NodeState, RunState
 from bloxopt.runtime.store import Change, JobRecord, Store
 from tests.runtime.live_world import MovedClock, PlayedAgent, gpus, spec
@@ -294,6 +297,118 @@ def test_an_agent_that_was_replaced_is_refused(small: Small) -> None:
     small.beat("a")
     with pytest.raises(StaleAgentError, match="taken over"):
         answer(small.live, old)
+
+
+def test_of_two_agents_that_a_new_scheduler_hears_of_the_later_one_stays_whichever_it_reads_first(small: Small) -> None:
+    small.a.start_again("early", 7)
+    early = small.a.heartbeat()
+    small.a.start_again("later", 8)
+    for order in ((early, small.a.heartbeat()), (small.a.heartbeat(), early)):
+        small.restart()
+        for heartbeat in order:
+            with suppress(StaleAgentError):
+                answer(small.live, heartbeat)
+        small.a.beat(small.live)
+        assert small.live.contacts["a"].instance == "later"
+    with pytest.raises(StaleAgentError, match="another agent has taken over"):
+        answer(small.live, early)
+
+
+def test_an_agent_whose_number_is_too_small_by_mistake_is_taken_when_the_other_was_silent_for_a_lease(
+    small: Small,
+) -> None:
+    small.a.start_again("clock was wrong", 1000)
+    small.a.beat(small.live)
+    small.a.start_again("folder was lost", 10)
+    with pytest.raises(StaleAgentError):
+        small.a.beat(small.live)
+    small.pass_by(31, "b")
+    small.a.beat(small.live)
+    assert small.live.state("a") is NodeState.UP
+
+
+def test_agents_that_do_not_tell_which_started_later_take_over_as_they_come(small: Small) -> None:
+    small.a.start_again("newer version", 10)
+    small.a.beat(small.live)
+    small.a.start_again("older version")
+    small.a.beat(small.live)
+    small.a.start_again("newer version again", 11)
+    small.a.beat(small.live)
+    assert small.live.contacts["a"].instance == "newer version again"
+
+
+def test_a_node_that_takes_no_answers_is_not_usable_and_its_job_starts_elsewhere(small: Small) -> None:
+    """Its heartbeats come: no lease ends, so that the job would start there for ever."""
+    job = small.submit(num_gpus=2)
+    small.start(job, a=[0, 1])
+    for _ in range(13):
+        small.clock.move(1.0)
+        answer(small.live, small.a.heartbeat())
+        small.beat("b")
+        small.live.tick()
+        assert small.live.state("a") is NodeState.UP
+        assert small.job(job).status is JobStatus.STARTING
+    small.clock.move(1.0)
+    given_up = answer(small.live, small.a.heartbeat())
+    assert given_up.runs == []
+    view = node_view(small.live, small.live.nodes["a"], processes=True)
+    assert (view.state, view.message) == (NodeState.DEGRADED, DEAF)
+    assert small.job(job).status is JobStatus.PENDING
+    assert "do not reach it" in small.job(job).reason
+    assert not small.start(job, a=[0, 1])
+    assert small.start(job, b=[0, 1])
+    small.beat("b")
+    small.pass_by(3, "b")
+    assert (small.job(job).status, small.job(job).retries) == (JobStatus.RUNNING, 0)
+    # One answer that was taken, and all is well.
+    small.a.beat(small.live)
+    small.a.beat(small.live)
+    assert small.live.state("a") is NodeState.UP
+    assert node_view(small.live, small.live.nodes["a"], processes=True).message == ""
+
+
+def test_a_run_on_a_node_that_takes_no_answers_goes_on_until_its_agent_has_stopped_it(small: Small) -> None:
+    """What the agent has taken up is over only when it says so, or its lease has ended from the last answer on."""
+    job = small.submit(1000.0, num_gpus=2)
+    small.start(job, a=[0, 1])
+    small.pass_by(3)
+    deaf_from = small.clock.monotonic()
+    while small.job(job).status is JobStatus.RUNNING:
+        small.clock.move(1.0)
+        answer(small.live, small.a.heartbeat())
+        small.beat("b")
+        small.live.tick()
+    assert small.clock.monotonic() == deaf_from + TERMS.lease_seconds
+    assert (small.job(job).status, small.job(job).retries) == (JobStatus.PENDING, 0)
+    assert small.live.state("a") is NodeState.DEGRADED
+
+
+def test_answers_that_could_not_be_given_are_not_held_against_a_node(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = small.submit()
+    small.start(job, a=[0])
+
+    def fail(change: Change) -> None:
+        raise StoreError("the disk is full")
+
+    with monkeypatch.context() as during:
+        during.setattr(small.store, "commit", fail)
+        for _ in range(20):
+            small.clock.move(1.0)
+            with pytest.raises(StoreError):
+                answer(small.live, small.a.heartbeat())
+    small.a.beat(small.live)
+    assert small.live.state("a") is NodeState.UP
+    assert list(small.a.runs) == [(job.job_id, 1)]
+
+
+def test_an_agent_that_does_not_say_what_it_has_taken_is_believed_to_hear(small: Small) -> None:
+    small.a.taken = None
+    for _ in range(30):
+        small.clock.move(1.0)
+        answer(small.live, small.a.heartbeat())
+    assert small.live.state("a") is NodeState.UP
 
 
 def test_an_agent_that_lost_its_records_gets_nothing_new_on_those_gpus_before_the_lease_ends(small: Small) -> None:

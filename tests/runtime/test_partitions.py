@@ -129,6 +129,28 @@ def test_a_job_whose_agent_hears_nothing_more_goes_on_when_it_does(
     assert [number for _, number in executed(cluster, "job")] == list(range(200))
 
 
+def test_a_job_does_not_wait_for_an_agent_that_cannot_be_told_of_it(
+    cluster: CrashCluster, wires: dict[str, Wire]
+) -> None:
+    """Only answers are lost: every heartbeat comes and is answered, and nothing starts."""
+    cluster.start()
+    for wire in wires.values():
+        wire.become("deaf")
+    job = cluster.submit("job", 10)
+    until(lambda: cluster.job(job)["status"] == "starting", "it is to start on a node that does not hear of it")
+    deaf = next(iter(cluster.job(job)["gpus"]))
+    other = next(name for name in NODES if name != deaf)
+    wires[other].become("open")
+    assert cluster.until_over(job)["status"] == "succeeded"
+    (done,) = {one.node for one in read_ledger(cluster.work / "job" / "ledger")}
+    assert done == other
+    assert faults(read_ledger(cluster.work / "job" / "ledger")) == []
+    told = [event for event in cluster.get("/v1/events", kind="attempt.stopped") if event["subject"] == job]
+    assert "do not reach it" in told[0]["data"]["reason"]
+    wires[deaf].become("open")
+    until(lambda: {node["state"] for node in cluster.get("/v1/nodes")} == {"up"}, "the node is back")
+
+
 # -- clocks ------------------------------------------------------------------------------------------------------------
 
 SHIM = """

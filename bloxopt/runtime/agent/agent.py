@@ -18,6 +18,7 @@ import bloxopt
 from bloxopt.runtime.agent.config import AgentConfig
 from bloxopt.runtime.agent.connection import ConnectionLostError, SchedulerConnection
 from bloxopt.runtime.agent.files import boottime
+from bloxopt.runtime.agent.generation import next_generation
 from bloxopt.runtime.agent.gpus import GpuMonitor, GpuReading, GpuSource
 from bloxopt.runtime.agent.limits import prepare_parent
 from bloxopt.runtime.agent.ordering import order_for
@@ -55,6 +56,7 @@ class Agent:
         self.instance = uuid.uuid4().hex
         self._connection = SchedulerConnection(config)
         self._folders = RunFolders(config.state_folder)
+        self.generation = next_generation(config.state_folder)
         self._monitor = GpuMonitor(gpus, config.gpu_patience_seconds)
         self._uploader = LogUploader(self._connection)
         self._runs: dict[RunKey, LocalRun] = {run.key: run for run in self._folders.load()}
@@ -124,6 +126,8 @@ class Agent:
             message=reading.failure[:4096],
             runs=reports,
             version=bloxopt.__version__,
+            generation=self.generation,
+            taken=self._applied,
         )
         self._sequence += 1
         self._give_up_what_is_not_in(heartbeat)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from bloxopt.runtime.live.cluster import LiveCluster
 from bloxopt.runtime.live.faults import ConflictError, StaleAgentError
-from bloxopt.runtime.live.nodes import Contact
+from bloxopt.runtime.live.nodes import DEAF, Contact
 from bloxopt.runtime.messages import DesiredRun, DesiredState, GpuInfo, Heartbeat, RunReport, RunState
 from bloxopt.runtime.store import NodeRecord, RunKey, RunRecord
 
@@ -36,7 +36,14 @@ def answer_together(cluster: LiveCluster, heartbeats: Sequence[Heartbeat]) -> li
     :class:`~bloxopt.errors.StoreError` if they could not be stored: then none of them has an answer.
     """
     with cluster.change():
-        return [_answer_or_refuse(cluster, heartbeat) for heartbeat in heartbeats]
+        answers = [_answer_or_refuse(cluster, heartbeat) for heartbeat in heartbeats]
+    with cluster.lock:
+        # Not before: what could not be stored is not answered, and an agent cannot take it.
+        now = cluster.clock.monotonic()
+        for heartbeat, given in zip(heartbeats, answers, strict=True):
+            if isinstance(given, DesiredState):
+                cluster.contacts[heartbeat.node].answered(heartbeat, now)
+    return answers
 
 
 def _answer_or_refuse(cluster: LiveCluster, heartbeat: Heartbeat) -> DesiredState | ConflictError:
@@ -53,21 +60,21 @@ def _answer(cluster: LiveCluster, heartbeat: Heartbeat) -> DesiredState:
     if len(set(indices)) < len(indices):
         raise ConflictError(f"node {name!r} reports a GPU twice: {sorted(indices)}")
     contact = cluster.contacts.get(name) or Contact()
-    if heartbeat.instance in contact.former:
+    now = cluster.clock.monotonic()
+    if contact.is_stale(heartbeat, now, cluster.terms.lease_seconds):
         raise StaleAgentError(f"another agent has taken over node {name!r}: stop this one")
     late = contact.is_late(heartbeat)
     if not late:
-        contact.take(heartbeat)
+        contact.take(heartbeat, now, cluster.terms.lost_seconds)
     _register(cluster, contact, heartbeat)
     cluster.contacts[name] = contact
-    contact.heard, contact.heartbeat_at = cluster.clock.monotonic(), cluster.clock.now()
+    contact.heard, contact.heartbeat_at = now, cluster.clock.now()
     alive, forget = (set[RunKey](), list[tuple[str, int]]()) if late else _read(cluster, contact, heartbeat)
     cluster.observe_states([name])
     cluster.settle()
     desired = cluster.desired_on(name)
     for run in desired:
         _tell(cluster, run, contact.instance)
-    now = cluster.clock.monotonic()
     for run in desired:
         cluster.watches[run.key].told = (contact.instance, contact.sequence)
     for key in alive.union(run.key for run in desired):
@@ -149,7 +156,7 @@ def _read(cluster: LiveCluster, contact: Contact, heartbeat: Heartbeat) -> tuple
     (cluster.with_strays.add if strays else cluster.with_strays.discard)(heartbeat.node)
     for key, run in runs.items():
         if key not in alive and not run.ended:
-            _missing(cluster, run, heartbeat)
+            _missing(cluster, contact, run, heartbeat)
     return alive, forget
 
 
@@ -179,7 +186,7 @@ def _steps(cluster: LiveCluster, run: RunRecord, report: RunReport) -> None:
     watch.steps_per_second = report.steps_per_second if report.steps_per_second is not None else watch.steps_per_second
 
 
-def _missing(cluster: LiveCluster, run: RunRecord, heartbeat: Heartbeat) -> None:
+def _missing(cluster: LiveCluster, contact: Contact, run: RunRecord, heartbeat: Heartbeat) -> None:
     """An agent says nothing of a run that has not ended."""
     if run.state is not None or (run.told and run.told_to != heartbeat.instance):
         # It knew the run and has lost it, or the agent before it may have begun it. Whatever there may be of the run
@@ -189,6 +196,9 @@ def _missing(cluster: LiveCluster, run: RunRecord, heartbeat: Heartbeat) -> None
         return
     told = cluster.watches[run.key].told
     never_taken_up = told is not None and told[0] == heartbeat.instance and told[1] < heartbeat.sequence
+    if never_taken_up and contact.deaf and cluster.is_wanted(run):
+        # Where answers arrive, it may be waiting for its GPUs. Here nobody will ever start it.
+        cluster.stop(cluster.jobs[run.job_id], f"node {run.node} cannot be told to start it: {DEAF}")
     if never_taken_up and not cluster.is_wanted(run):
         cluster.close(run, preempted=True, message="stopped before it had started")
 

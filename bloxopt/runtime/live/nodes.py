@@ -14,6 +14,9 @@ from bloxopt.jobs import BoolArray
 from bloxopt.runtime.messages import GpuHealth, GpuInfo, Heartbeat, NodeState
 from bloxopt.runtime.store import NodeRecord
 
+DEAF = "its heartbeats come, but the scheduler's answers do not reach it"
+"""Why a node is not usable whose agent takes no answers."""
+
 _KNOWN_INSTANCES = 64
 """Former agents of a node that are remembered, so that what they sent late is known for what it is."""
 
@@ -23,13 +26,19 @@ class Contact:
     """What is known of a node since the scheduler started, and is not worth storing.
 
     ``heard`` (monotonic s) when it was last heard from, None for not yet. ``infos`` its GPUs as last measured.
-    ``strays`` are runs alive on it that nobody wants and that are not known to have been there.
+    ``strays`` are runs alive on it that nobody wants and that are not known to have been there. ``unconfirmed``
+    (monotonic s) when the first of the answers was given that its agent has not shown to have taken; ``deaf`` whether
+    that had been for too long when it last said so.
     """
 
     heard: float | None = None
     heartbeat_at: float | None = None
     instance: str = ""
+    generation: int | None = None
     sequence: int = -1
+    taken: int = -1
+    unconfirmed: float | None = None
+    deaf: bool = False
     healthy: bool = True
     message: str = ""
     infos: list[GpuInfo] = field(default_factory=list)
@@ -41,16 +50,42 @@ class Contact:
         """Whether the heartbeat is one that came before, or overtaken by another one of the same agent."""
         return heartbeat.instance == self.instance and heartbeat.sequence <= self.sequence
 
-    def take(self, heartbeat: Heartbeat) -> None:
-        """Note what a new heartbeat says of the node."""
-        if heartbeat.instance != self.instance:
+    def is_stale(self, heartbeat: Heartbeat, now: float, lease_seconds: float) -> bool:
+        """Whether the heartbeat is of an agent that another one has taken over from, at ``now`` (monotonic s).
+
+        Of two agents that tell, the one that started later is the present one, whichever is read first. The earlier
+        one is believed again when a lease has passed without a word of the later: an agent may have lost its folder
+        while its clock was wrong.
+        """
+        if heartbeat.instance == self.instance:
+            return False
+        ours, theirs = self.generation, heartbeat.generation
+        if ours is None or theirs is None or ours == theirs:
+            return heartbeat.instance in self.former
+        return theirs < ours and self.heard is not None and now - self.heard <= lease_seconds
+
+    def take(self, heartbeat: Heartbeat, now: float, lost_seconds: float) -> None:
+        """Note what a new heartbeat says of the node, at ``now`` (monotonic s)."""
+        another = heartbeat.instance != self.instance
+        if another:
             if self.instance:
                 self.former.append(self.instance)
-            self.instance = heartbeat.instance
+            self.instance, self.generation = heartbeat.instance, heartbeat.generation
+        if another or heartbeat.taken is None or heartbeat.taken > self.taken:
+            self.unconfirmed = None
+        self.taken = -1 if heartbeat.taken is None else heartbeat.taken
+        self.deaf = self.unconfirmed is not None and now - self.unconfirmed > lost_seconds
         self.sequence = heartbeat.sequence
-        self.healthy, self.message = heartbeat.healthy, heartbeat.message
+        self.healthy = heartbeat.healthy
+        self.message = "; ".join(filter(None, (heartbeat.message, DEAF if self.deaf else "")))
         if heartbeat.healthy or heartbeat.gpus:
             self.infos = heartbeat.gpus
+
+    def answered(self, heartbeat: Heartbeat, now: float) -> None:
+        """Note that the heartbeat is being answered, at ``now`` (monotonic s)."""
+        present = (heartbeat.instance, heartbeat.sequence) == (self.instance, self.sequence)
+        if present and self.unconfirmed is None:
+            self.unconfirmed = now
 
     def state_at(self, now: float, lost_seconds: float, drained: bool) -> NodeState:
         """The state of the node at ``now`` (monotonic s)."""
@@ -58,7 +93,7 @@ class Contact:
             return NodeState.LOST
         if drained:
             return NodeState.DRAINED
-        return NodeState.UP if self.healthy else NodeState.DEGRADED
+        return NodeState.UP if self.healthy and not self.deaf else NodeState.DEGRADED
 
 
 class Slot(NamedTuple):

@@ -15,6 +15,7 @@ from bloxopt.cluster import Cluster
 from bloxopt.errors import CheckError
 from bloxopt.jobs import JobTable
 from bloxopt.placement.mig import SliceMap
+from bloxopt.runtime.many_grants import MANY, ManyGrants
 from bloxopt.runtime.resources import HALF_GPU, WHOLE_GPU, Grant, Resources
 
 
@@ -58,19 +59,35 @@ class Assignment(Mapping[int, Grant]):
         after.free = self.free.copy()
         for row in stop:
             after.free.give_back(row, grants.pop(row))
-        for row, grant in start.items():
-            if row in grants:
-                raise CheckError(f"job {self._jobs.job_id[row]!r} was given GPUs twice")
-            self._check_shape(row, grant)
-            if after.free.slices is not None or grant.slices:
-                self._check_slices(row, grant, after.free.slices)
-            grants[row] = grant
-            after.free.take(row, grant)
-        if start:
+        if not self._start_many(start, after):
+            for row, grant in start.items():
+                if row in grants:
+                    raise CheckError(f"job {self._jobs.job_id[row]!r} was given GPUs twice")
+                self._check_shape(row, grant)
+                if after.free.slices is not None or grant.slices:
+                    self._check_slices(row, grant, after.free.slices)
+                grants[row] = grant
+                after.free.take(row, grant)
             self._check_free(after.free, start, grants)
         kept = self.hosts
         after.hosts = kept and {row: share for row, share in kept.items() if grants.get(row) is self.grants[row]}
         return after
+
+    def _start_many(self, start: Mapping[int, Grant], after: Assignment) -> bool:
+        """Start very many at once, if all is well with them; else nothing has changed."""
+        if len(start) < MANY or after.free.slices is not None or not after.grants.keys().isdisjoint(start):
+            return False
+        many = ManyGrants.of(start)
+        if many is None or not many.are_gangs(self._cluster, self._jobs):
+            return False
+        free = after.free.copy()
+        many.take_from(free)
+        if not many.fit(free):
+            return False
+        free.touched = after.free.touched + free.touched
+        after.free = free
+        after.grants.update(start)
+        return True
 
     def with_hosts(self, hosts: Mapping[int, HostShare]) -> Assignment:
         """The same grants with the CPUs and memory of every job in place of those before.

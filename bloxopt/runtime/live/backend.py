@@ -19,7 +19,6 @@ from bloxopt.runtime.live.recording import Made, Noted, Recording, Seen, last_ro
 from bloxopt.runtime.live.terms import Rounds
 from bloxopt.runtime.live.throughput import LearnedThroughput
 from bloxopt.runtime.resources import Grant
-from bloxopt.runtime.store import JobRecord
 from bloxopt.simulation.options import SimulationOptions
 from bloxopt.state import JobStatus
 
@@ -48,6 +47,7 @@ class LiveBackend(Observing):
         self._event = threading.Event()
         self._stopping = False
         self._deciding = False
+        self._learned: dict[str, tuple[int, float | None]] = {}
         self._observed: Mapping[int, Grant] = {}
         self._attempts: list[int] = []
         self._unadmitted: set[int] = set()
@@ -227,9 +227,7 @@ class LiveBackend(Observing):
             live.store_booked()
             spells = live.take_spells()
         spells = [spell for spell in spells if spell.job_id in self._position]
-        for job_id in going:
-            if (job := live.jobs.get(job_id)) is not None and job.wanted:
-                self._learn(job)
+        self._learn(going)
         self._show_progress()
         self.recording.ran(spells, self.ledger.num_finished)
         code = {name: index for index, name in enumerate(self.catalog.cluster.gpu_types)}
@@ -240,15 +238,23 @@ class LiveBackend(Observing):
             np.array([spell.seconds for spell in spells], dtype=np.float64),
         )
 
-    def _learn(self, job: JobRecord) -> None:
-        """What the job reports of its rate, if it is counted in the steps of its user's word."""
-        runs = self.live.runs_of(job)
-        if job.spec.total_steps is None or not runs:
-            return
-        rates = [rate for run in runs if (rate := self.live.watches[run.key].steps_per_second) is not None]
-        if rates:
-            gpus = sum(len(run.gpus) for run in runs)
-            self.oracle.learn(job.job_id, job.spec.job_type, runs[0].gpu_type, gpus, max(rates))
+    def _learn(self, going: Iterable[str]) -> None:
+        """What jobs report of their rates that is news, of those counted in the steps of their users' word."""
+        live, before = self.live, self._learned
+        self._learned = {}
+        for job_id in going:
+            job = live.jobs.get(job_id)
+            if job is None or not job.wanted or job.spec.total_steps is None:
+                continue
+            said = (job.attempt, job.steps_per_second)
+            if said != before.get(job_id):
+                runs = live.runs_of(job)
+                rates = [rate for run in runs if (rate := live.watches[run.key].steps_per_second) is not None]
+                if not rates:
+                    continue
+                gpus = sum(len(run.gpus) for run in runs)
+                self.oracle.learn(job_id, job.spec.job_type, runs[0].gpu_type, gpus, max(rates))
+            self._learned[job_id] = said
 
     def _store(self, noted: list[Noted]) -> None:
         """Store the events of a round in a change of their own."""

@@ -45,7 +45,7 @@ class Booking(LiveState):
 
         A job has its GPUs from when an agent was told of it until its runs have ended. Steps are those that it reports.
         """
-        runs = [run for run in self.unended(job) if run.told]
+        runs = [run for run in self._of_job.get(job.job_id, ()) if run.told and not run.ended]
         if not runs:
             self._booked.pop(job.job_id, None)
             return

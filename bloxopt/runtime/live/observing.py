@@ -161,11 +161,11 @@ class Observing:
         return assignment
 
     def _grant(self, job: JobRecord) -> Grant:
-        layout = self._layout
-        assert layout is not None
         attempt, known = self._grants.get(job.job_id, (0, None))
         if attempt == job.attempt and known is not None:
             return known
+        layout = self._layout
+        assert layout is not None
         runs = self.live.runs_of(job)
         nodes, gpus = [], []
         for run in runs:

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from bloxopt.anytime import Rung
 from bloxopt.formulations.allocation import Allocation
-from bloxopt.jobs import FloatArray, JobTable
+from bloxopt.jobs import BoolArray, FloatArray, JobTable
 from bloxopt.runtime.assignment import Assignment
 from bloxopt.runtime.backend import ClusterState
 from bloxopt.runtime.live.nodes import Layout
@@ -83,12 +83,15 @@ class Made(NamedTuple):
 
 @dataclass
 class _Known:
-    """What the events so far say, once they are stored."""
+    """What the events so far say, once they are stored. ``running`` is where jobs are, as ``grants`` say in
+    ``layout``, whose nodes are ``slots``."""
 
     table: JobTable | None = None
     row: dict[str, int] = field(default_factory=dict)
     values: FloatArray = field(default_factory=lambda: np.zeros((0, 6)))
     running: dict[str, Placement] = field(default_factory=dict)
+    grants: dict[str, Grant] = field(default_factory=dict)
+    layout: Layout | None = None
     slots: list[list[Any]] = field(default_factory=list)
     finished: int = 0
 
@@ -175,8 +178,10 @@ class Recording:
         if events:
             for row in made.stop:
                 self._next.running.pop(jobs[row].job_id, None)
+                self._next.grants.pop(jobs[row].job_id, None)
             for row in made.started:
                 self._next.running[jobs[row].job_id] = start[jobs[row].job_id]
+                self._next.grants[jobs[row].job_id] = made.start[row]
         return events
 
     def applied(self, assignment: Assignment) -> None:
@@ -274,26 +279,55 @@ def _news(known: _Known, seen: Seen) -> tuple[dict[str, Any], _Known]:
     new = at < 0
     before[new] = first_values(ledger.table.total_steps[new])
     same = (before == values) | (np.isnan(before) & np.isnan(values))
-    changed = np.flatnonzero(~same.all(axis=1)).tolist()
-    short = same[:, 3:].all(axis=1)
-    running = {ids[position]: placement(grant, layout) for position, grant in seen.state.assignment.grants.items()}
-    slots = [
-        [node.name, *slot[:2], list(slot.gpus), slot.up, node.cpus, node.memory_gib]
-        for node, slot in zip(layout.cluster.nodes, layout.slots, strict=True)
-    ]
+    grants = {jobs[position].job_id: grant for position, grant in seen.state.assignment.grants.items()}
+    moved = _moved(known, grants, layout)
+    running = known.running | moved
+    left = [job_id for job_id in known.running if job_id not in grants]
+    for job_id in left:
+        del running[job_id]
+    if layout is known.layout:
+        slots = known.slots
+    else:
+        slots = [
+            [node.name, *slot[:2], list(slot.gpus), slot.up, node.cpus, node.memory_gib]
+            for node, slot in zip(layout.cluster.nodes, layout.slots, strict=True)
+        ]
     said = {
-        "jobs": {ids[position]: job_data(jobs[position]) for position in np.flatnonzero(new).tolist()},
+        "jobs": {jobs[position].job_id: job_data(jobs[position]) for position in np.flatnonzero(new).tolist()},
         "gone": [] if row is known.row else [job_id for job_id in known.row if job_id not in row],
-        "progress": {ids[position]: _plain(values[position, : 3 if short[position] else 6]) for position in changed},
-        "running": {job_id: place for job_id, place in running.items() if known.running.get(job_id) != place}
-        | {job_id: None for job_id in known.running if job_id not in running},
+        "progress": _progress(jobs, values, same),
+        "running": moved | dict.fromkeys(left),
         "nodes": [
             [place, *slot]
             for place, slot in enumerate(slots)
             if place >= len(known.slots) or known.slots[place] != slot
         ],
     }
-    return said, _Known(ledger.table, row, values, running, slots, known.finished)
+    return said, _Known(ledger.table, row, values, running, grants, layout, slots, known.finished)
+
+
+def _moved(known: _Known, grants: Mapping[str, Grant], layout: Layout) -> dict[str, Placement]:
+    """Where the jobs are that are not where they were. Of most it is known without looking: their grants are the same
+    objects, in the same layout."""
+    before = known.grants if layout is known.layout else {}
+    moved = {}
+    for job_id, grant in grants.items():
+        if before.get(job_id) is not grant and known.running.get(job_id) != (place := placement(grant, layout)):
+            moved[job_id] = place
+    return moved
+
+
+def _progress(jobs: Sequence[JobRecord], values: FloatArray, same: BoolArray) -> dict[str, list[float | None]]:
+    """The values of the jobs of which some are not the ``same``, (jobs, 6); only the first three if the others are."""
+    changed = np.flatnonzero(~same.all(axis=1))
+    listed: list[list[float | None]] = values[changed].tolist()
+    for position, column in np.argwhere(~np.isfinite(values[changed])).tolist():
+        listed[position][column] = None
+    short: Sequence[Any] = same[changed, 3:].all(axis=1).tolist()
+    return {
+        jobs[row].job_id: one[:3] if is_short else one
+        for row, one, is_short in zip(changed.tolist(), listed, short, strict=True)
+    }
 
 
 def placement(grant: Grant, layout: Layout) -> Placement:

@@ -118,7 +118,7 @@ def show_progress(ledger: JobLedger, jobs: Sequence[JobRecord], rows: Iterable[i
     """Bring rows of the ledger up to what the records of their jobs say of what they have done and had."""
     index = np.fromiter(rows, dtype=np.int64)
     chosen = [jobs[row] for row in index.tolist()]
-    ledger.remaining_steps[index] = remaining_steps(chosen, round_seconds)
+    ledger.remaining_steps[index] = _remaining_steps(ledger.table.take(index), chosen, round_seconds)
     ledger.attained_seconds[index] = [job.attained_seconds for job in chosen]
     ledger.attained_service[index] = [job.attained_service for job in chosen]
     ledger.start[index] = [math.nan if job.started_at is None else job.started_at for job in chosen]
@@ -126,17 +126,14 @@ def show_progress(ledger: JobLedger, jobs: Sequence[JobRecord], rows: Iterable[i
     ledger.restarts[index] = [max(job.attempt - 1, 0) for job in chosen]
 
 
-def remaining_steps(jobs: Sequence[JobRecord], round_seconds: float) -> FloatArray:
-    """Steps that jobs have left: what they report, else by the time they have had.
+def _remaining_steps(table: JobTable, jobs: Sequence[JobRecord], round_seconds: float) -> FloatArray:
+    """Steps that the jobs of the table have left: what they report, else by the time they have had.
 
     A job that has run for longer than its user said has a round's work left, for as long as it goes on.
     """
-    left = np.empty(len(jobs))
-    for row, job in enumerate(jobs):
-        total, duration = work(job.spec)
-        if job.spec.total_steps is not None and job.steps > 0:
-            left[row] = max(total - job.steps, _LEAST_LEFT * total)
-        else:
-            done = total / duration * job.attained_service / job.spec.num_gpus
-            left[row] = max(total - done, min(total, total / duration * round_seconds))
-    return left
+    total, duration = table.total_steps, table.duration
+    steps = np.array([job.steps for job in jobs], dtype=np.float64)
+    reported = (steps > 0) & np.array([job.spec.total_steps is not None for job in jobs], dtype=bool)
+    done = total / duration * np.array([job.attained_service for job in jobs], dtype=np.float64) / table.num_gpus
+    by_time: FloatArray = np.maximum(total - done, np.minimum(total, total / duration * round_seconds))
+    return np.where(reported, np.maximum(total - steps, _LEAST_LEFT * total), by_time)

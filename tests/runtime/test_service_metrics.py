@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from bloxopt.runtime.messages import RunReport, RunState
+from bloxopt.runtime.live import answer
+from bloxopt.runtime.messages import GpuInfo, Heartbeat, RunReport, RunState
+from tests.runtime.live_world import gpus
 from tests.runtime.service_world import World, running
 
 _NO_BASE_UNITS = re.compile(
@@ -55,6 +59,13 @@ def _running_job(world: World) -> str:
 def _end(world: World, job_id: str) -> None:
     world.beat(runs=(RunReport(job_id=job_id, attempt=1, state=RunState.ENDED, exit_code=0),))
     world.beat()
+
+
+def _report(world: World, measured: list[GpuInfo]) -> None:
+    """A heartbeat of node n1 with its GPUs as measured."""
+    world.sequence += 1
+    fields = {"node": "n1", "instance": "i", "sequence": world.sequence, "address": "127.0.0.1"}
+    answer(world.service.live, Heartbeat.model_validate({**fields, "gpus": measured}))
 
 
 def test_names_follow_the_conventions_of_prometheus(world: World) -> None:
@@ -191,3 +202,57 @@ def test_the_process_its_store_and_its_version_are_shown(world: World, tmp_path:
     assert _value(shown["bloxopt_store_size_bytes"]) > 10_000
     assert "version" in shown["bloxopt_build_info"].samples[0].labels
     assert time.time() - _value(shown["bloxopt_last_round_timestamp_seconds"]) < 60
+
+
+def test_what_stays_written_between_two_scrapes_follows_every_change(tmp_path: Path) -> None:
+    """Of a node whose GPUs are measured anew, put in another order or exchanged, and of jobs that come and go."""
+    with running(tmp_path) as world:
+        for first, second in ((None, None), (41.5, None), (41.5, 62.0), (None, 62.0), (None, None)):
+            measured = [
+                gpu.model_copy(update={"temperature": value})
+                for gpu, value in zip(gpus(2), (first, second), strict=True)
+            ]
+            _report(world, measured)
+            shown = _metrics(world)["bloxopt_gpu_temperature_celsius"].samples
+            expected = {str(k): value for k, value in enumerate((first, second)) if value is not None}
+            assert {sample.labels["gpu"]: sample.value for sample in shown} == expected
+        failed = gpus(2, failed=(1,))
+        _report(world, failed[::-1])
+        assert _value(_metrics(world)["bloxopt_gpu_failed"], gpu="1") == 1.0
+        assert _value(_metrics(world)["bloxopt_gpu_failed"], gpu="0") == 0.0
+        exchanged = [gpu.model_copy(update={"uuid": f'new "{gpu.index}"\\'}) for gpu in gpus(2)]
+        _report(world, exchanged)
+        assert {sample.labels["UUID"] for sample in _metrics(world)["bloxopt_gpu_failed"].samples} == {
+            'new "0"\\',
+            'new "1"\\',
+        }
+        for _ in range(2):
+            job_id = _running_job(world)
+            assert {s.labels["job_id"] for s in _metrics(world)["bloxopt_gpu_job_info"].samples} == {job_id}
+            assert {s.value for s in _metrics(world)["bloxopt_gpu_allocated"].samples} == {1.0}
+            _end(world, job_id)
+            assert not _metrics(world)["bloxopt_gpu_job_info"].samples
+            assert {s.value for s in _metrics(world)["bloxopt_gpu_allocated"].samples} == {0.0}
+
+
+def test_nobody_who_looks_waits_for_a_change_that_is_being_stored(world: World) -> None:
+    """/metrics, and lists of nodes and jobs, while another thread holds the cluster."""
+    world.beat()
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with world.service.live.lock:
+            held.set()
+            done.wait(30.0)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    try:
+        with ThreadPoolExecutor() as pool:
+            for path in ("/metrics", "/v1/nodes", "/v1/jobs"):
+                answer = pool.submit(world.call, "root", "GET", path).result(timeout=20.0)
+                assert answer.status_code == 200
+    finally:
+        done.set()
+        thread.join()

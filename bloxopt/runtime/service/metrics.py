@@ -16,7 +16,7 @@ from bloxopt.decisions import Round
 from bloxopt.runtime.live import LiveCluster
 from bloxopt.runtime.messages import JobStatus, NodeState
 from bloxopt.runtime.service.plan_metrics import PlanCollector
-from bloxopt.runtime.service.series import gpu_text, job_text
+from bloxopt.runtime.service.series import LiveSeries
 from bloxopt.runtime.store import JobRecord
 
 _SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0)
@@ -75,7 +75,7 @@ class Metrics:
             self.rungs.labels(rung.value)
         for move in ("started", "stopped"):
             self.moves.labels(move)
-        self._live = live
+        self._series = LiveSeries(live)
         self.registry.register(_Live(live))
         ProcessCollector(namespace="bloxopt", registry=self.registry)
         Info("bloxopt_build", "Version of the scheduler", registry=self.registry).info({"version": __version__})
@@ -103,7 +103,7 @@ class Metrics:
 
     def text(self) -> bytes:
         """All of them in Prometheus' text format."""
-        return generate_latest(self.registry) + (job_text(self._live) + gpu_text(self._live)).encode()
+        return b"".join((generate_latest(self.registry), *self._series.text()))
 
 
 class _Live(Collector):
@@ -117,26 +117,22 @@ class _Live(Collector):
 
     def collect(self) -> Iterator[Metric]:
         live = self._live
-        with live.lock:
-            jobs = list(live.jobs.values())
-            now = live.clock.monotonic()
-            states = {name: live.state(name) for name in live.nodes}
-            ages = {
-                name: None if contact.heard is None else now - contact.heard for name, contact in live.contacts.items()
-            }
-            finished = live.finished_jobs
-        yield from _jobs(jobs, finished)
-        nodes = GaugeMetricFamily("bloxopt_nodes", "Nodes by state", labels=["state"])
-        count = Counter(states.values())
-        for state in NodeState:
-            nodes.add_metric([state.value], count[state])
-        yield nodes
+        # Nobody waits for whoever looks: every list is copied in one step, without the lock of the cluster.
+        yield from _jobs(list(live.jobs.values()), live.finished_jobs)
+        now, lost = live.clock.monotonic(), live.terms.lost_seconds
         heard = GaugeMetricFamily(
             "bloxopt_node_heartbeat_age_seconds", "Time since a node was heard from", labels=["Hostname"]
         )
-        for name, age in ages.items():
-            if age is not None:
-                heard.add_metric([name], age)
+        states: list[NodeState] = []
+        for node in list(live.nodes.values()):
+            contact = live.contacts[node.name]
+            states.append(contact.state_at(now, lost, node.drained))
+            if contact.heard is not None:
+                heard.add_metric([node.name], now - contact.heard)
+        nodes = GaugeMetricFamily("bloxopt_nodes", "Nodes by state", labels=["state"])
+        for state in NodeState:
+            nodes.add_metric([state.value], states.count(state))
+        yield nodes
         yield heard
         path = live.store.path
         if path is not None:
@@ -155,13 +151,13 @@ def _queue_reason(job: JobRecord) -> str:
 
 def _jobs(jobs: list[JobRecord], finished: int) -> Iterator[Metric]:
     by_status = GaugeMetricFamily("bloxopt_jobs", "Jobs that are not over, by status", labels=["status"])
-    count = Counter(job.status for job in jobs)
+    statuses = [job.status for job in jobs]
     for status in (JobStatus.PENDING, JobStatus.STARTING, JobStatus.RUNNING, JobStatus.STOPPING):
-        by_status.add_metric([status.value], count[status])
+        by_status.add_metric([status.value], statuses.count(status))
     yield by_status
     yield GaugeMetricFamily("bloxopt_finished_jobs", "Jobs that are over", value=finished)
     queue = GaugeMetricFamily("bloxopt_queue_jobs", "Jobs that wait, by reason", labels=["reason"])
-    reasons = Counter(_queue_reason(job) for job in jobs if job.status is JobStatus.PENDING)
+    reasons = Counter([_queue_reason(job) for job in jobs if job.status is JobStatus.PENDING])
     for reason in ("not_admitted", "never_started", "preempted", "restarting"):
         queue.add_metric([reason], reasons[reason])
     yield queue

@@ -1,9 +1,14 @@
-"""Series of every GPU and running job in Prometheus' text format, written directly: as objects they took a second."""
+"""Series of every GPU and running job in Prometheus' text format, written directly: as objects they took a second.
+
+Nobody waits for whoever reads them: every list is copied in one step, without the lock of the cluster.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from bloxopt.runtime.live import LiveCluster
 from bloxopt.runtime.messages import GpuHealth, GpuInfo
@@ -15,89 +20,183 @@ LABELS = ("Hostname", "UUID", "gpu", "modelName")
 _GIB = 2.0**30
 
 
-class _Seen(NamedTuple):
-    """A GPU, its labels, and the job (id and user) that it was given to."""
+class _Family(NamedTuple):
+    """What a family says of an attribute of every GPU: its ``number``; an attribute that is None is not known."""
 
-    gpu: GpuInfo
-    labels: str
-    job: tuple[str, str] | None
-
-
-def _in_bytes(gib: float | None) -> float | None:
-    return None if gib is None else gib * _GIB
+    kind: str
+    name: str
+    text: str
+    attribute: str
+    number: Callable[[Any], float] = float
 
 
-_FAMILIES: tuple[tuple[str, str, str, Callable[[_Seen], float | None]], ...] = (
-    ("gauge", "utilisation_ratio", "Utilisation of a GPU", lambda seen: seen.gpu.utilisation),
-    ("gauge", "memory_total_bytes", "Memory of a GPU", lambda seen: _in_bytes(seen.gpu.memory_gib)),
-    ("gauge", "memory_used_bytes", "Memory of a GPU in use", lambda seen: _in_bytes(seen.gpu.memory_used_gib)),
-    ("gauge", "temperature_celsius", "Temperature of a GPU", lambda seen: seen.gpu.temperature),
-    ("gauge", "power_watts", "Power that a GPU draws", lambda seen: seen.gpu.power),
-    ("gauge", "throttled", "1 if the clocks of a GPU are low", lambda seen: bool(seen.gpu.throttled)),
-    ("gauge", "degraded", "1 if something is wrong with a GPU", lambda seen: seen.gpu.health is GpuHealth.DEGRADED),
-    ("gauge", "failed", "1 if nothing may run on a GPU", lambda seen: seen.gpu.health is GpuHealth.FAILED),
-    ("gauge", "allocated", "1 if a job has a GPU", lambda seen: seen.job is not None),
-    ("counter", "ecc_errors_total", "Uncorrected memory errors since boot", lambda seen: seen.gpu.ecc_errors),
-    ("counter", "xid_errors_total", "XID errors since the agent started", lambda seen: len(seen.gpu.xid_errors)),
+_FAMILIES = (
+    _Family("gauge", "bloxopt_gpu_utilisation_ratio", "Utilisation of a GPU", "utilisation"),
+    _Family("gauge", "bloxopt_gpu_memory_total_bytes", "Memory of a GPU", "memory_gib", _GIB.__mul__),
+    _Family("gauge", "bloxopt_gpu_memory_used_bytes", "Memory of a GPU in use", "memory_used_gib", _GIB.__mul__),
+    _Family("gauge", "bloxopt_gpu_temperature_celsius", "Temperature of a GPU", "temperature"),
+    _Family("gauge", "bloxopt_gpu_power_watts", "Power that a GPU draws", "power"),
+    _Family(
+        "gauge",
+        "bloxopt_gpu_throttled",
+        "1 if the clocks of a GPU are low",
+        "throttled",
+        lambda reasons: float(bool(reasons)),
+    ),
+    _Family(
+        "gauge",
+        "bloxopt_gpu_degraded",
+        "1 if something is wrong with a GPU",
+        "health",
+        lambda health: float(health is GpuHealth.DEGRADED),
+    ),
+    _Family(
+        "gauge",
+        "bloxopt_gpu_failed",
+        "1 if nothing may run on a GPU",
+        "health",
+        lambda health: float(health is GpuHealth.FAILED),
+    ),
+    _Family("counter", "bloxopt_gpu_ecc_errors_total", "Uncorrected memory errors since boot", "ecc_errors"),
+    _Family(
+        "counter",
+        "bloxopt_gpu_xid_errors_total",
+        "XID errors since the agent started",
+        "xid_errors",
+        lambda errors: float(len(errors)),
+    ),
 )
-
-
-def gpu_text(live: LiveCluster) -> str:
-    """Every series of every GPU now. What is not known of a GPU has no series."""
-    with live.lock:
-        infos = {name: live.contacts[name].infos for name in live.nodes}
-        on = {
-            (run.node, gpu): (job.job_id, job.user)
-            for job in live.going()
-            if job.wanted
-            for run in live.runs_of(job)
-            if not run.ended
-            for gpu in run.gpus
-        }
-    seen = [_Seen(gpu, _labels_of(gpu, host), on.get((host, gpu.index))) for host in infos for gpu in infos[host]]
-    lines: list[str] = []
-    for kind, name, text, value in _FAMILIES:
-        full = f"bloxopt_gpu_{name}"
-        lines += (f"# HELP {full} {text}", f"# TYPE {full} {kind}")
-        lines += [f"{full}{{{one.labels}}} {float(amount)}" for one in seen if (amount := value(one)) is not None]
-    full = "bloxopt_gpu_job_info"
-    lines += (f"# HELP {full} 1: the job that a GPU was given to", f"# TYPE {full} gauge")
-    for _, labels, job in seen:
-        if job is not None:
-            whose = _labels(zip(("job_id", "user"), job, strict=True))
-            lines.append(f"{full}{{{labels},{whose}}} 1.0")
-    return "\n".join(lines) + "\n"
-
-
-_JOB_FAMILIES: tuple[tuple[str, str, Callable[[JobRecord], float | None]], ...] = (
-    ("steps", "Steps that a running job has done", lambda job: job.steps),
-    ("steps_per_second", "Rate of a running job", lambda job: job.steps_per_second),
-    ("attained_seconds", "Time that a running job has had GPUs", lambda job: job.attained_seconds),
+_ALLOCATED = _Family(
+    "gauge", "bloxopt_gpu_allocated", "1 if a job has a GPU", "", lambda owner: float(owner is not _NOBODY)
 )
+_INFO, _INFO_TEXT = "bloxopt_gpu_job_info", "1: the job that a GPU was given to"
+_NOBODY = ""
+
+_WHICH = attrgetter("uuid", "index", "gpu_type")
+_WHAT = attrgetter(*(family.attribute for family in _FAMILIES))
 
 
-def job_text(live: LiveCluster) -> str:
-    """Every series of every job that runs now."""
-    with live.lock:
-        jobs = [(job, sum(len(run.gpus) for run in live.runs_of(job))) for job in live.going() if job.wanted]
-    seen = [(job, _labels((("job_id", job.job_id), ("user", job.user))), gpus) for job, gpus in jobs]
-    lines = ["# HELP bloxopt_job_gpus GPUs of a running job", "# TYPE bloxopt_job_gpus gauge"]
-    lines += [f"bloxopt_job_gpus{{{labels}}} {float(gpus)}" for _, labels, gpus in seen]
-    for name, text, value in _JOB_FAMILIES:
-        full = f"bloxopt_job_{name}"
-        lines += (f"# HELP {full} {text}", f"# TYPE {full} gauge")
-        lines += [
-            f"{full}{{{labels}}} {float(amount)}" for job, labels, _ in seen if (amount := value(job)) is not None
+class _NodeLines:
+    """The lines of one node's GPUs, a text for each family; those of what has not changed stay written."""
+
+    def __init__(self, host: str, which: Sequence[tuple[str, int, str]]) -> None:
+        self.which = which
+        self._labels = [
+            _labels(zip(LABELS, (host, uuid, str(index), gpu_type), strict=True)) for uuid, index, gpu_type in which
         ]
-    return "\n".join(lines) + "\n"
+        self._written: dict[str, tuple[tuple[Any, ...], str]] = {}
+
+    def of(self, family: _Family, values: tuple[Any, ...]) -> str:
+        """The lines of a family, of whose attribute each GPU has one of the ``values``."""
+        known = self._written.get(family.name)
+        if known is not None and known[0] == values:
+            return known[1]
+        name, number = family.name, family.number
+        lines = zip(self._labels, values, strict=True)
+        text = "".join([f"{name}{{{labels}}} {number(value)}\n" for labels, value in lines if value is not None])
+        self._written[name] = values, text
+        return text
+
+    def owners(self, owners: tuple[str, ...]) -> str:
+        """Which job has each GPU, by the labels of the job."""
+        known = self._written.get(_INFO)
+        if known is not None and known[0] == owners:
+            return known[1]
+        lines = zip(self._labels, owners, strict=True)
+        text = "".join([f"{_INFO}{{{labels},{owner}}} 1.0\n" for labels, owner in lines if owner is not _NOBODY])
+        self._written[_INFO] = owners, text
+        return text
 
 
-def _labels_of(gpu: GpuInfo, host: str) -> str:
-    return _labels(zip(LABELS, (host, gpu.uuid, str(gpu.index), gpu.gpu_type), strict=True))
+@dataclass(slots=True)
+class _Going:
+    """A job that runs, its labels, and how many GPUs it has."""
+
+    job: JobRecord
+    labels: str
+    gpus: int = 0
+
+
+class LiveSeries:
+    """Writes the series of a live cluster."""
+
+    def __init__(self, live: LiveCluster) -> None:
+        self._live = live
+        self._lines: dict[str, _NodeLines] = {}
+        self._going: dict[str, _Going] = {}
+
+    def text(self) -> Iterator[bytes]:
+        """Every series of every GPU and running job now, in parts. What is not known of a GPU has no series."""
+        going: dict[str, _Going] = {}
+        families: list[list[str]] = [[] for _ in _FAMILIES]
+        allocated: list[str] = []
+        info: list[str] = []
+        # All of a node at once: what one looks at again and again is at hand then.
+        for host, contact in list(self._live.contacts.items()):
+            infos = contact.infos
+            if not infos:
+                continue
+            lines = self._lines_of(host, infos)
+            for family, written, values in zip(_FAMILIES, families, zip(*map(_WHAT, infos), strict=True), strict=True):
+                written.append(lines.of(family, values))
+            on = self._owners(host, going)
+            owners = tuple([on.get(gpu.index, _NOBODY) for gpu in infos])
+            allocated.append(lines.of(_ALLOCATED, owners))
+            info.append(lines.owners(owners))
+        self._going = going
+        yield from _job_text(list(going.values()))
+        for family, written in zip((*_FAMILIES, _ALLOCATED), (*families, allocated), strict=True):
+            yield _text(family.name, family.kind, family.text, written)
+        yield _text(_INFO, "gauge", _INFO_TEXT, info)
+
+    def _lines_of(self, host: str, infos: Sequence[GpuInfo]) -> _NodeLines:
+        which = list(map(_WHICH, infos))
+        lines = self._lines.get(host)
+        if lines is None or lines.which != which:
+            lines = self._lines[host] = _NodeLines(host, which)
+        return lines
+
+    def _owners(self, host: str, going: dict[str, _Going]) -> dict[int, str]:
+        """The labels of the jobs that GPUs of a node were given to; jobs and GPUs are counted in ``going``."""
+        jobs, before = self._live.jobs, self._going
+        on: dict[int, str] = {}
+        for run in self._live.runs_on(host):
+            job = jobs.get(run.job_id)
+            if job is None or not job.wanted or run.attempt != job.attempt:
+                continue
+            one = going.get(run.job_id)
+            if one is None:
+                known = before.get(run.job_id)
+                labels = _labels((("job_id", job.job_id), ("user", job.user))) if known is None else known.labels
+                one = going[run.job_id] = _Going(job, labels)
+            one.gpus += len(run.gpus)
+            for gpu in run.gpus:
+                on[gpu] = one.labels
+        return on
+
+
+def _job_text(going: Sequence[_Going]) -> Iterator[bytes]:
+    name = "bloxopt_job_gpus"
+    lines = [f"{name}{{{one.labels}}} {one.gpus}.0\n" for one in going]
+    yield _text(name, "gauge", "GPUs of a running job", lines)
+    name = "bloxopt_job_steps"
+    lines = [f"{name}{{{one.labels}}} {float(one.job.steps)}\n" for one in going]
+    yield _text(name, "gauge", "Steps that a running job has done", lines)
+    name = "bloxopt_job_steps_per_second"
+    rates = [(one.labels, one.job.steps_per_second) for one in going]
+    lines = [f"{name}{{{labels}}} {float(rate)}\n" for labels, rate in rates if rate is not None]
+    yield _text(name, "gauge", "Rate of a running job", lines)
+    name = "bloxopt_job_attained_seconds"
+    lines = [f"{name}{{{one.labels}}} {float(one.job.attained_seconds)}\n" for one in going]
+    yield _text(name, "gauge", "Time that a running job has had GPUs", lines)
+
+
+def _text(name: str, kind: str, text: str, lines: Iterable[str]) -> bytes:
+    return "".join((f"# HELP {name} {text}\n# TYPE {name} {kind}\n", *lines)).encode()
 
 
 def _labels(pairs: Iterable[tuple[str, str]]) -> str:
-    return ",".join(f'{name}="{_escaped(value)}"' for name, value in pairs)
+    return ",".join([f'{name}="{_escaped(value)}"' for name, value in pairs])
 
 
 def _escaped(value: str) -> str:

@@ -167,6 +167,10 @@ class AutomaticPolicy(Policy):
         return True
 
     @property
+    def unserved(self) -> str:
+        return next((candidate.unserved for candidate in self.candidates if candidate.unserved), "")
+
+    @property
     def uses_spread(self) -> bool:
         return any(candidate.uses_spread for candidate in self.candidates)
 

@@ -79,6 +79,11 @@ class Policy:
         return self.objective.progress_dependent or any(block.progress_dependent for block in self.blocks)
 
     @property
+    def unserved(self) -> str:
+        """Which jobs make it fail for all, and the option that changes that; empty if it serves whatever jobs come."""
+        return next(filter(None, (self.objective.unserved, *(block.unserved for block in self.blocks))), "")
+
+    @property
     def decides_rounds(self) -> bool:
         """True if its allocations are for one round each, so that none is kept for the next."""
         return self.objective.decides_rounds

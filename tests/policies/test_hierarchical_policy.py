@@ -10,6 +10,8 @@ from instances import PlainModel, make_space, normalised
 from scipy.optimize import linprog
 
 from bloxopt.errors import FormulationError
+from bloxopt.formulations import Deadlines, GpusUsed, Lexicographic, MaxSum, Policy
+from bloxopt.formulations.automatic import AutomaticPolicy, ByLoad
 from bloxopt.formulations.policies import get_policy
 
 # --- an oracle: Gavel's iteration, with the speeds of a tree worked out recursively and one LP per test ---
@@ -213,3 +215,18 @@ def test_tenants_outside_the_tree_are_an_error_or_have_a_default_leaf():
     tree = {"a": 3, "guests": {"weight": 1, "tenants": []}}
     x = get_policy("hierarchical", entities=tree, default="guests").allocate(space).x
     np.testing.assert_allclose(x, [0.75, 0.25], atol=1e-6)
+
+
+def test_whoever_combines_a_tree_without_a_default_knows_whom_it_does_not_serve():
+    tree, whole = {"a": 1, "b": {"children": {"c": 1}}}, {"default": "c"}
+    assert get_policy("hierarchical").unserved == ""
+    assert get_policy("hierarchical", entities=tree, **whole).unserved == ""
+    alone = get_policy("hierarchical", entities=tree)
+    assert (
+        alone.unserved == "jobs of tenants that its tree does not name (it names 'a', 'c'): give default, such as 'a'"
+    )
+    staged = Policy(objective=Lexicographic([alone.objective, MaxSum(GpusUsed())]))
+    chosen = AutomaticPolicy(candidates=[get_policy("fifo"), alone], rule=ByLoad([1.0]))
+    assert staged.unserved == chosen.unserved == alone.unserved
+    assert "impossible='drop'" in Policy(objective=MaxSum(GpusUsed()), constraints=[Deadlines()]).unserved
+    assert Policy(objective=MaxSum(GpusUsed()), constraints=[Deadlines("drop")]).unserved == ""

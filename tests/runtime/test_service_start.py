@@ -181,6 +181,11 @@ def test_a_folder_or_file_that_cannot_be_written_is_named(tmp_path: Path) -> Non
         ("[leases]\nheartbeat_seconds = 50.0", "line 1: leases: heartbeat_seconds 50"),
         ("\npolicy = 'fifoo'", "line 2: policy: unknown policy 'fifoo'"),
         ("policy = {name = 'fifo', options = {x = 1}}", "line 1: policy: policy 'fifo': unknown option 'x'"),
+        (
+            "policy = {name = 'hierarchical', options = {entities = {a = 1, b = 2}}}",
+            "line 1: policy: policy 'hierarchical' fails in every round, for everybody, once somebody submits jobs of "
+            "tenants that its tree does not name (it names 'a', 'b'): give default, such as 'a'",
+        ),
         ("[policy]\nname = 'fifo'\noptins = {}", "line 3: policy.optins: unknown key: did you mean options?"),
         ("solver = 'cplexx'", "line 1: solver: unknown solver 'cplexx'"),
         ("[retention]\noutput_days = -1", "line 2: retention.output_days: is -1"),

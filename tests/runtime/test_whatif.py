@@ -133,6 +133,11 @@ def test_asking_changes_nothing_of_what_is_decided(tmp_path: Path) -> None:
         ({"policy": "/etc/policy.py:mine"}, 400, "unknown policy"),
         ({"policy": {"name": "las", "options": {"speed": 1}}}, 400, "unknown option 'speed'"),
         ({"solver": "gurobi"}, 400, "unknown solver 'gurobi'"),
+        (
+            {"policy": {"name": "hierarchical", "options": {"entities": {"ada": 1, "bob": 2}}}},
+            400,
+            "give default, such as 'ada'",
+        ),
         ({"policy": "gandiva"}, 400, "lets jobs share GPUs, and live nodes do not"),
         (
             {"placement": {"name": "guaranteed_cells", "options": {"virtual_clusters": "cells.toml"}}},

@@ -54,6 +54,8 @@ class Constraint(ProgressDependent):
     """What the bounds of its rows are measured in, such as ``"GPUs"``; empty for parts of the time."""
     pair_threshold: float | None = None
     """A number if the block needs columns for jobs that share GPUs: see :class:`bloxopt.pairing.Pairing`."""
+    unserved = ""
+    """Which jobs make it fail for all, and the option that changes that; empty if it serves whatever jobs come."""
 
     def limits(self, space: AllocationSpace) -> Iterable[Limit]:
         """The block as bounds on expressions."""

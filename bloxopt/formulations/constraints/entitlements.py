@@ -210,6 +210,10 @@ class Deadlines(Constraint):
     progress_dependent = True
     unit = "steps/s"
 
+    @property
+    def unserved(self) -> str:  # type: ignore[override]
+        return "" if self.impossible == "drop" else "jobs that cannot meet their deadline: give impossible='drop'"
+
     def in_own_terms(self, space: AllocationSpace, label: str, bound: float) -> str:
         job = int(np.flatnonzero(space.job_ids == label)[0])
         done = space.now + float(space.remaining_steps[job]) / bound if bound > 0 else np.inf

@@ -48,6 +48,8 @@ class Objective(ProgressDependent):
     """True if the objective tells consolidated gangs from others, so that it needs columns for both."""
     minimised = False
     """True if people read the value as something to make small: it is reported with that sign."""
+    unserved = ""
+    """Which jobs make it fail for all, and the option that changes that; empty if it serves whatever jobs come."""
 
     def terms(self, space: AllocationSpace, program: Program) -> Affine:
         """The utility as one row over the program's columns, after adding what it needs to the program."""
@@ -156,6 +158,10 @@ class WeightedSum(Objective):
     @property
     def uses_spread(self) -> bool:  # type: ignore[override]
         return any(part.uses_spread for _, part in self.parts)
+
+    @property
+    def unserved(self) -> str:  # type: ignore[override]
+        return next((part.unserved for _, part in self.parts if part.unserved), "")
 
     def terms(self, space: AllocationSpace, program: Program) -> Affine:
         whole = Affine.nothing()

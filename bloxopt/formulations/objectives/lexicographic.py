@@ -40,6 +40,10 @@ class Lexicographic(Objective):
         return any(stage.uses_spread for stage in self.stages)
 
     @property
+    def unserved(self) -> str:  # type: ignore[override]
+        return next((stage.unserved for stage in self.stages if stage.unserved), "")
+
+    @property
     def work_conserving(self) -> bool:  # type: ignore[override]
         return all(stage.work_conserving for stage in self.stages)
 

@@ -91,6 +91,16 @@ class EntityTree:
         leaves = {tenant: number for number, tenant in enumerate(tenants)}
         return cls(tuple(tenants), np.full(count, -1, dtype=np.int64), np.ones(count), (False,) * count, leaves)
 
+    @property
+    def unserved(self) -> str:
+        """Whose jobs have no place in the tree, and the option that gives them one; empty if all have one."""
+        if self.default >= 0:
+            return ""
+        inner = set(self.parent.tolist())
+        leaf = next(name for number, name in enumerate(self.names) if number not in inner)
+        named = ", ".join(map(repr, self.leaf_of)) or "none"
+        return f"jobs of tenants that its tree does not name (it names {named}): give default, such as {leaf!r}"
+
     def leaves(self, tenants: Sequence[str], used: IntArray, user: str) -> IntArray:
         """The leaf of each tenant (tenants,), -1 for one that has none and owns none of the jobs (``used`` codes).
 

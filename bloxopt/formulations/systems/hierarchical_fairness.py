@@ -59,6 +59,11 @@ class HierarchicalFairness(Objective):
     def progress_dependent(self) -> bool:  # type: ignore[override]
         return depends_on_progress(self.expression)
 
+    @property
+    def unserved(self) -> str:  # type: ignore[override]
+        tree: EntityTree | None = self._tree  # type: ignore[attr-defined]
+        return "" if tree is None else tree.unserved
+
     def solve(self, session: Session) -> Outcome:
         rows, jobs = self._rows(session.space)
         if session.program().is_mip:

@@ -163,7 +163,10 @@ class ServiceConfig(Section):
         )
 
     def check(self) -> None:
-        """Raise :class:`~bloxopt.errors.ConfigError` for a name or option that is not known, or does not go here."""
+        """Raise :class:`~bloxopt.errors.ConfigError` for a name or option that is not known, or does not go here.
+
+        A part that some jobs would make fail does not: whoever submits one would stop the service.
+        """
         checks: dict[str, Callable[[], object]] = {
             "policy": self.make_policy,
             "admission": self.make_admission,
@@ -173,9 +176,15 @@ class ServiceConfig(Section):
         }
         for key, make in checks.items():
             try:
-                make()
+                part = make()
             except BloxoptError as error:
                 raise MisconfiguredError([key], str(error)) from None
+            unserved = getattr(part, "unserved", "")
+            if unserved:
+                name = getattr(self, key).name
+                raise MisconfiguredError(
+                    [key], f"{key} {name!r} fails in every round, for everybody, once somebody submits {unserved}"
+                )
 
     def decisions(self) -> dict[str, Any]:
         """The part of the configuration that rounds are decided by, as plain values."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import sqlalchemy as sa
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from bloxopt.errors import StoreError
@@ -42,7 +43,7 @@ def open_engine(url: str) -> sa.Engine:
     if parsed.get_backend_name() == "sqlite":
         return _sqlite(parsed)
     return sa.create_engine(
-        parsed, json_serializer=_as_json, pool_pre_ping=True, pool_size=5, max_overflow=5, connect_args=_NOTICED
+        parsed, paramstyle="format", pool_pre_ping=True, pool_size=5, max_overflow=5, connect_args=_NOTICED, **_JSON
     )
 
 
@@ -52,9 +53,23 @@ def name_of(engine: sa.Engine) -> str:
     return str(url.database) if engine.dialect.name == "sqlite" else url.render_as_string(hide_password=True)
 
 
-def _as_json(value: Any) -> str:
-    """Plain data as JSON, several times faster than the standard library writes it, with floats that read back."""
+def as_json(value: Any) -> str:
+    """Plain data as JSON, several times faster than the standard library writes it, with floats that read back.
+
+    Raises :class:`ValueError` for data that is not plain, and texts that UTF-8 cannot say.
+    """
     return to_json(value, inf_nan_mode="constants").decode()
+
+
+def _from_json(text: str | bytes) -> Any:
+    """What JSON says, several times faster than the standard library reads it, which reads all that it wrote."""
+    try:
+        return from_json(text)
+    except ValueError:
+        return json.loads(text)
+
+
+_JSON: dict[str, Any] = {"json_serializer": as_json, "json_deserializer": _from_json}
 
 
 def _parsed(url: str) -> sa.URL:
@@ -87,7 +102,7 @@ def _sqlite(url: sa.URL) -> sa.Engine:
         except OSError as error:
             raise StoreError(f"{path}: {error.strerror}") from None
     settings = {"timeout": BUSY_SECONDS, "check_same_thread": False}
-    engine = sa.create_engine(url, json_serializer=_as_json, connect_args=settings)
+    engine = sa.create_engine(url, connect_args=settings, **_JSON)
 
     @sa.event.listens_for(engine, "connect")
     def _settings(connection: Any, _: Any) -> None:
@@ -147,10 +162,41 @@ def failures(what: str) -> Iterator[None]:
     try:
         yield
     except DBAPIError as error:
-        cause = str(error.orig).strip().splitlines()
-        raise StoreError(f"{what}: {cause[0] if cause else type(error.orig).__name__}") from error
+        raise _failure(what, error.orig) from error
     except SQLAlchemyError as error:
-        raise StoreError(f"{what}: {str(error).splitlines()[0]}") from error
+        raise _failure(what, error) from error
+
+
+def _failure(what: str, error: BaseException | None) -> StoreError:
+    cause = str(error).strip().splitlines()
+    return StoreError(f"{what}: {cause[0] if cause else type(error).__name__}")
+
+
+@contextmanager
+def changing(engine: sa.Engine, what: str) -> Iterator[Any]:
+    """A cursor of the driver itself in a transaction that writes: what SQLAlchemy adds costs more than small changes.
+
+    Raises :class:`~bloxopt.errors.StoreError` that says ``what`` failed, also for values that cannot be stored: nothing
+    is stored then.
+    """
+    dialect = engine.dialect
+    with failures(what):
+        connection = engine.raw_connection()
+    try:
+        cursor = connection.cursor()
+        if dialect.name == "sqlite":
+            cursor.execute("BEGIN IMMEDIATE")
+        yield cursor
+        connection.commit()
+    except dialect.loaded_dbapi.Error as error:
+        if dialect.is_disconnect(error, connection.driver_connection, None):
+            connection.invalidate()
+        raise _failure(what, error) from error
+    except (ValueError, TypeError, OverflowError) as error:
+        raise _failure(what, error) from error
+    finally:
+        # Rolls back what is not committed. A file stays open: where nothing can be written, it could not be opened.
+        connection.close()
 
 
 class Ownership:

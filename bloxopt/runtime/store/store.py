@@ -9,26 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from bloxopt.errors import StoreError
-from bloxopt.runtime.messages import GpuInfo, JobSpec, JobStatus, RunState
+from bloxopt.runtime.messages import JobStatus
 from bloxopt.runtime.store import schema
-from bloxopt.runtime.store.database import Ownership, failures, open_engine, prepare
-from bloxopt.runtime.store.facts import FINAL, Change, Event, Facts, JobRecord, NodeRecord, RunRecord, TokenRecord
-
-_JOB_FIXED = ("job_id", "user", "spec", "submitted_at", "submission_key")
-_RUN_FIXED = ("job_id", "attempt", "node")
-_JOB_CHANGES = tuple(name for name in JobRecord.__slots__ if name not in _JOB_FIXED)
-_UPDATE_JOBS = (
-    schema.jobs.update()
-    .where(schema.jobs.c.job_id == sa.bindparam("of"))
-    .values({name: sa.bindparam(name) for name in _JOB_CHANGES})
-)
-_ADD_EVENTS = schema.events.insert()
+from bloxopt.runtime.store.database import Ownership, changing, failures, open_engine, prepare
+from bloxopt.runtime.store.facts import FINAL, Change, Event, Facts, JobRecord, RunRecord, TokenRecord
+from bloxopt.runtime.store.rows import Statements, job_of, node_of, run_of
 
 
 class Store:
@@ -41,10 +30,7 @@ class Store:
     def __init__(self, url: str, owned: bool = True) -> None:
         self._engine = open_engine(url)
         self._writer = self._engine.execution_options(writes=True)
-        # Made once: making a statement takes longer than executing it.
-        self._put_nodes = self._put(schema.nodes, ("name",))
-        self._put_jobs = self._put(schema.jobs, _JOB_FIXED)
-        self._put_runs = self._put(schema.runs, _RUN_FIXED)
+        self._statements = Statements(self._engine.dialect)
         self._write_lock = threading.Lock()
         self._ownership: Ownership | None = None
         try:
@@ -76,17 +62,12 @@ class Store:
         with self._write_lock:
             if self._ownership is not None:
                 self._ownership.check()
-            with failures("the change was not stored"), self._writer.begin() as connection:
-                jobs = change.jobs.values()
-                for statement, rows in (
-                    (self._put_nodes, [_node_row(node) for node in change.nodes.values()]),
-                    (self._put_jobs, [_job_row(job) for job in jobs if job.job_id not in change.known]),
-                    (_UPDATE_JOBS, [_job_update(job) for job in jobs if job.job_id in change.known]),
-                    (self._put_runs, [_run_row(run) for run in change.runs.values()]),
-                    (_ADD_EVENTS, [event._asdict() for event in change.events]),
-                ):
-                    if rows:
-                        connection.execute(statement, rows)
+            with changing(self._engine, "the change was not stored") as cursor:
+                for statement, rows in self._statements.of(change):
+                    if len(rows) == 1:
+                        cursor.execute(statement, rows[0])
+                    else:
+                        cursor.executemany(statement, rows)
 
     @contextmanager
     def writing(self, failure: str) -> Iterator[sa.Connection]:
@@ -121,15 +102,6 @@ class Store:
             finally:
                 connection.close()
 
-    def _put(self, table: sa.Table, fixed: Sequence[str]) -> sa.Executable:
-        """The statement that stores rows of a table; of those that are there already all but the ``fixed`` columns."""
-        dialect: Any = sqlite if self._engine.dialect.name == "sqlite" else postgresql
-        insert = dialect.insert(table)
-        changed = {column.name: insert.excluded[column.name] for column in table.columns if column.name not in fixed}
-        keys = [column.name for column in table.primary_key.columns]
-        statement: sa.Executable = insert.on_conflict_do_update(index_elements=keys, set_=changed)
-        return statement
-
     def load(self) -> Facts:
         """What a scheduler goes on from."""
         jobs, runs, nodes = schema.jobs, schema.runs, schema.nodes
@@ -151,9 +123,9 @@ class Store:
             pruned = connection.scalar(sa.select(schema.meta.c.value).where(schema.meta.c.name == schema.PRUNED_JOBS))
             latest = connection.scalar(sa.select(sa.func.max(schema.events.c.time)))
             return Facts(
-                [_job(row) for row in found.mappings()],
-                [_run(row) for row in kept.mappings()],
-                [_node(row) for row in hosts.mappings()],
+                [job_of(row) for row in found.mappings()],
+                [run_of(row) for row in kept.mappings()],
+                [node_of(row) for row in hosts.mappings()],
                 finished + int(pruned or 0),
                 latest or 0.0,
             )
@@ -162,7 +134,7 @@ class Store:
         """The job of that id, finished or not."""
         with failures("the job cannot be read"), self._engine.connect() as connection:
             row = connection.execute(sa.select(schema.jobs).where(schema.jobs.c.job_id == job_id)).mappings().first()
-        return None if row is None else _job(row)
+        return None if row is None else job_of(row)
 
     def jobs(
         self,
@@ -181,7 +153,7 @@ class Store:
         if before is not None:
             query = query.where(sa.tuple_(jobs.c.submitted_at, jobs.c.job_id) < sa.tuple_(*before))
         with failures("the jobs cannot be read"), self._engine.connect() as connection:
-            return [_job(row) for row in connection.execute(query).mappings()]
+            return [job_of(row) for row in connection.execute(query).mappings()]
 
     def submitted(self, keys: Sequence[str]) -> dict[str, str]:
         """Ids of the jobs that were submitted under these keys before, by key."""
@@ -195,7 +167,7 @@ class Store:
         runs = schema.runs
         query = sa.select(runs).where(runs.c.job_id == job_id).order_by(runs.c.attempt, runs.c.node_rank)
         with failures("the runs cannot be read"), self._engine.connect() as connection:
-            return [_run(row) for row in connection.execute(query).mappings()]
+            return [run_of(row) for row in connection.execute(query).mappings()]
 
     def events(
         self, subject: str | None = None, after: int = 0, limit: int = 1000, kinds: Sequence[str] = ()
@@ -296,52 +268,3 @@ def _copy(source: str, target: Path) -> None:
     finally:
         reading.close()
         writing.close()
-
-
-def _job_row(job: JobRecord) -> dict[str, Any]:
-    row = {name: getattr(job, name) for name in JobRecord.__slots__}
-    row["spec"] = job.spec.model_dump(mode="json", exclude_defaults=True)
-    row["status"] = job.status.value
-    row["outcome"] = None if job.outcome is None else job.outcome.value
-    return row
-
-
-def _job_update(job: JobRecord) -> dict[str, Any]:
-    """What can have changed of a job that is stored: its specification, the most of it, cannot."""
-    row = {name: getattr(job, name) for name in _JOB_CHANGES}
-    row["status"] = job.status.value
-    row["outcome"] = None if job.outcome is None else job.outcome.value
-    row["of"] = job.job_id
-    return row
-
-
-def _job(row: Any) -> JobRecord:
-    values = dict(row)
-    values["spec"] = JobSpec.model_validate(values["spec"])
-    values["status"] = JobStatus(values["status"])
-    values["outcome"] = None if values["outcome"] is None else JobStatus(values["outcome"])
-    return JobRecord(**values)
-
-
-def _run_row(run: RunRecord) -> dict[str, Any]:
-    row = {name: getattr(run, name) for name in RunRecord.__slots__}
-    row["state"] = None if run.state is None else run.state.value
-    return row
-
-
-def _run(row: Any) -> RunRecord:
-    values = dict(row)
-    values["state"] = None if values["state"] is None else RunState(values["state"])
-    return RunRecord(**values)
-
-
-def _node_row(node: NodeRecord) -> dict[str, Any]:
-    row = {name: getattr(node, name) for name in NodeRecord.__slots__}
-    row["gpus"] = [gpu.model_dump(mode="json", exclude_defaults=True) for gpu in node.gpus]
-    return row
-
-
-def _node(row: Any) -> NodeRecord:
-    values = dict(row)
-    values["gpus"] = [GpuInfo.model_validate(gpu) for gpu in values["gpus"]]
-    return NodeRecord(**values)

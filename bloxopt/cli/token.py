@@ -61,7 +61,7 @@ def admin(
 
 @token.command("list")
 def list_tokens(scheduler: SchedulerOption = None, json: JsonOption = False) -> None:
-    """List all tokens without their secrets, those that expired or were revoked too, the oldest first."""
+    """List tokens without their secrets, the oldest first; those that expired or were revoked too, for a while."""
     with connected(scheduler) as people:
         views = people.get("/v1/tokens")
     if json:
@@ -99,7 +99,7 @@ def _revoke(people: People, token_id: str) -> Any:
 
 
 def _row(view: dict[str, Any], now: float) -> dict[str, Any]:
-    state = "valid" if view["valid"] else "revoked" if view["revoked_at"] is not None else "expired"
+    state = "active" if view["valid"] else "revoked" if view["revoked_at"] is not None else "expired"
     return {
         "token_id": view["token_id"],
         "role": view["role"],

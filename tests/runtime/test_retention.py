@@ -311,12 +311,32 @@ def test_old_jobs_go_whole_and_their_key_may_be_used_again(tmp_path: Path) -> No
     assert Store(str(tmp_path / "bloxopt.db")).load().finished_jobs == 2
 
 
+def test_tokens_go_when_they_have_held_no_longer_for_so_long(tmp_path: Path) -> None:
+    with running(tmp_path, retention={"tokens_days": 1e-6}) as world:
+        made = {}
+        for name, lifetime in (("lasts", None), ("expires", 0.01), ("later", 1e6)):
+            body = {"role": "user", "subject": name, "lifetime": lifetime}
+            made[name] = world.call("root", "POST", "/v1/tokens", json=body).json()["token_id"]
+        time.sleep(0.02)
+        valid = {view["token_id"]: view["valid"] for view in world.call("root", "GET", "/v1/tokens").json()}
+        assert [valid[made[name]] for name in ("lasts", "expires", "later")] == [True, False, True]
+        time.sleep(0.2)
+        assert world.service.retention.turn().tokens == 1
+        left = {view["token_id"] for view in world.call("root", "GET", "/v1/tokens").json()}
+        assert {name for name, token_id in made.items() if token_id in left} == {"lasts", "later"}
+        assert 'bloxopt_pruned_total{kind="tokens"} 1.0' in world.call("root", "GET", "/metrics").text
+
+
 def test_with_zeros_everything_is_kept(tmp_path: Path) -> None:
-    with running(tmp_path, retention={"output_days": 0, "events_days": 0, "jobs_days": 0}) as world:
+    zeros = {"output_days": 0, "events_days": 0, "jobs_days": 0, "tokens_days": 0}
+    with running(tmp_path, retention=zeros) as world:
         world.beat()
+        body = {"role": "user", "subject": "x", "lifetime": 1e-6}
+        gone = world.call("root", "POST", "/v1/tokens", json=body).json()["token_id"]
         job_id = _over(world)
         done = world.service.retention.turn()
-        assert (done.outputs, done.events, done.jobs) == (0, 0, 0)
+        assert (done.outputs, done.events, done.jobs, done.tokens) == (0, 0, 0, 0)
+        assert gone in {view["token_id"] for view in world.call("root", "GET", "/v1/tokens").json()}
         assert world.call("ada", "GET", f"/v1/jobs/{job_id}/logs").content == b"a line\n"
 
 

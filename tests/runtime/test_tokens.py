@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from bloxopt.cli import run as run_cli
+from bloxopt.runtime.live.faults import UnknownError
 from bloxopt.runtime.service.tokens import Tokens
 from bloxopt.runtime.store import Store
 from tests.runtime.live_world import MovedClock
@@ -97,7 +98,7 @@ def test_the_list_shows_what_holds_and_what_does_not(served: Served, command: Ca
     command("token", "revoke", gone)
     time.sleep(0.2)
     lines = {line.split()[0]: line for line in command("token", "list").splitlines()}
-    assert "valid" in lines[lasting]
+    assert "active" in lines[lasting]
     assert "never" in lines[lasting]
     assert "expired" in lines[short]
     assert "revoked" in lines[gone]
@@ -216,6 +217,34 @@ def test_when_a_token_was_last_used_is_known_and_stored_without_a_write_for_each
     assert {token.token_id: token.last_used_at for token in Tokens(store, clock).listed()}[record.token_id] == at
     tokens.revoke(record.token_id)
     assert next(token for token in tokens.listed() if token.token_id == record.token_id).last_used_at == at
+    store.close()
+
+
+def test_tokens_that_hold_no_longer_are_forgotten_after_a_while_and_no_others(tmp_path: Path) -> None:
+    store, clock = Store(str(tmp_path / "x.db")), MovedClock()
+    tokens = Tokens(store, clock)
+    lasting, long, short, gone, both = (
+        tokens.create("user", name, lifetime)
+        for name, lifetime in (("l", None), ("o", 1e6), ("s", 10.0), ("g", None), ("b", 20.0))
+    )
+    assert all(tokens.caller(token) for token, _ in (lasting, long, short, gone, both))
+    tokens.save_use()
+    clock.move(15.0)
+    tokens.revoke(gone[1].token_id)
+    tokens.revoke(both[1].token_id)
+    clock.move(10.0)
+    assert [tokens.is_valid(record) for record in tokens.listed()].count(True) == 2, "all are listed"
+    now = clock.now()
+    assert tokens.prune(now - 15.0, 250) == 0
+    assert tokens.prune(now - 14.0, 250) == 1, "what expired first"
+    assert [tokens.prune(now, 1) for _ in range(3)] == [1, 1, 0], "a few at a time"
+    for kept in (tokens, Tokens(store, clock)):
+        assert {record.subject for record in kept.listed()} == {"l", "o"}
+        assert kept.caller(lasting[0])
+        assert kept.caller(short[0]) is None
+    with pytest.raises(UnknownError, match="there is no token"):
+        tokens.revoke(short[1].token_id)
+    tokens.save_use()
     store.close()
 
 

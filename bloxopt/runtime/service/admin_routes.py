@@ -56,7 +56,7 @@ def _view(service: TheService, record: TokenRecord) -> TokenView:
 
 @router.get("/v1/tokens", tags=["tokens"])
 def list_tokens(service: TheService, caller: Admin) -> list[TokenView]:
-    """Every token, without its secret."""
+    """Every token that holds, or did until lately, without its secret."""
     return [_view(service, record) for record in service.tokens.listed()]
 
 

@@ -98,12 +98,14 @@ class LimitsSection(Section):
 
 
 class RetentionSection(Section):
-    """Days that the past is kept, 0: for ever. Output of a job and the job itself, counted from its end; events. Looked
-    after every ``interval_seconds``. Output goes with its job at the latest."""
+    """Days that the past is kept, 0: for ever. Output of a job and the job itself, counted from its end; events; tokens
+    that have expired or were revoked, counted from then. Looked after every ``interval_seconds``. Output goes with its
+    job at the latest."""
 
     output_days: Days = 30.0
     events_days: Days = 90.0
     jobs_days: Days = 365.0
+    tokens_days: Days = 90.0
     interval_seconds: Seconds = 3600.0
 
 

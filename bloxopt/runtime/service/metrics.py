@@ -69,7 +69,7 @@ class Metrics:
         self.last_retention = Gauge(
             "bloxopt_last_retention_timestamp_seconds", "When all that was old had been pruned", registry=self.registry
         )
-        for what in ("output", "events", "jobs"):
+        for what in ("output", "events", "jobs", "tokens"):
             self.pruned.labels(what)
         for rung in Rung:
             self.rungs.labels(rung.value)

@@ -16,7 +16,7 @@ from bloxopt.runtime.service.logs import LogFolder
 from bloxopt.runtime.service.metrics import Metrics
 from bloxopt.runtime.service.tokens import Tokens
 from bloxopt.runtime.store import Store
-from bloxopt.runtime.store.pruning import delete_jobs, over_before, prunable_jobs, prune_events, shrink
+from bloxopt.runtime.store.pruning import ROWS, delete_jobs, over_before, prunable_jobs, prune_events, shrink
 
 _DAY = 86_400.0
 _FIRST = 60.0
@@ -29,18 +29,19 @@ _TOGETHER = 500
 
 @dataclass(slots=True)
 class Pruned:
-    """What was deleted: output of ``outputs`` jobs of ``output_bytes``, ``events`` and ``jobs``; ``file_bytes`` by
-    which the database has become smaller."""
+    """What was deleted: output of ``outputs`` jobs of ``output_bytes``, ``events``, ``jobs`` and ``tokens``;
+    ``file_bytes`` by which the database has become smaller."""
 
     outputs: int = 0
     output_bytes: int = 0
     events: int = 0
     jobs: int = 0
+    tokens: int = 0
     file_bytes: int = 0
 
 
 class Retention:
-    """Prunes the store and the output of jobs from time to time, and stores when tokens were used.
+    """Prunes the store, tokens and the output of jobs from time to time, and stores when tokens were used.
 
     A turn that fails is logged and counted, and the next one goes on from there.
     """
@@ -88,7 +89,8 @@ class Retention:
 
     def _steps(self, now: float, done: Pruned) -> Iterator[None]:
         """One short step after the other, each with a pause that leaves the store to others."""
-        steps = itertools.chain(self._output(now, done), self._jobs(now, done), self._events(now, done))
+        parts = (self._output, self._jobs, self._events, self._old_tokens)
+        steps = itertools.chain.from_iterable(part(now, done) for part in parts)
         began = time.monotonic()
         for _ in itertools.chain(steps, self._file(done)):
             if self._stopped.wait(_SHARE * (time.monotonic() - began)):
@@ -127,6 +129,13 @@ class Retention:
             done.events += count
             yield
 
+    def _old_tokens(self, now: float, done: Pruned) -> Iterator[None]:
+        if not self.limits.tokens_days:
+            return
+        while count := self._tokens.prune(now - self.limits.tokens_days * _DAY, ROWS):
+            done.tokens += count
+            yield
+
     def _file(self, done: Pruned) -> Iterator[None]:
         for count in shrink(self._store):
             done.file_bytes += count
@@ -134,7 +143,8 @@ class Retention:
 
     def _tell(self, done: Pruned) -> None:
         metrics = self._metrics
-        for what, count in (("output", done.outputs), ("events", done.events), ("jobs", done.jobs)):
+        counts = {"output": done.outputs, "events": done.events, "jobs": done.jobs, "tokens": done.tokens}
+        for what, count in counts.items():
             metrics.pruned.labels(what).inc(count)
         metrics.pruned_bytes.inc(done.output_bytes)
         if done != Pruned():
@@ -145,6 +155,7 @@ class Retention:
                     "output_bytes": done.output_bytes,
                     "events": done.events,
                     "jobs": done.jobs,
+                    "tokens": done.tokens,
                     "file_bytes": done.file_bytes,
                 },
             )

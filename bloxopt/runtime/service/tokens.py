@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import math
 import secrets
 import threading
 from dataclasses import replace
@@ -13,6 +14,7 @@ from bloxopt.errors import InputError
 from bloxopt.runtime.live.clock import Clock
 from bloxopt.runtime.live.faults import UnknownError
 from bloxopt.runtime.store import Store, TokenRecord
+from bloxopt.runtime.store.pruning import delete_tokens
 
 Role = Literal["admin", "user", "node"]
 ROLES: tuple[str, ...] = get_args(Role)
@@ -82,8 +84,20 @@ class Tokens:
             self._known[token_id] = revoked
         return revoked
 
+    def prune(self, before: float, most: int) -> int:
+        """Forget at most ``most`` tokens that ceased to hold before ``before`` (s); returns how many."""
+        with self._lock:
+            over = [token_id for token_id, record in self._known.items() if _ceased_at(record) < before][:most]
+        if over:
+            delete_tokens(self._store, over)
+        with self._lock:
+            for token_id in over:
+                for kept in (self._known, self._used, self._saved):
+                    kept.pop(token_id, None)
+        return len(over)
+
     def listed(self) -> list[TokenRecord]:
-        """Every token, revoked ones too, the oldest first."""
+        """Every token, also those that expired or were revoked and are still kept, the oldest first."""
         with self._lock:
             return [
                 replace(token, last_used_at=self._used.get(token_id, token.last_used_at))
@@ -99,6 +113,11 @@ class Tokens:
         }
         self._store.note_tokens_used(used)
         self._saved |= used
+
+
+def _ceased_at(record: TokenRecord) -> float:
+    """When the token ceases to hold, or did (s); inf for never."""
+    return min(at for at in (record.revoked_at, record.expires_at, math.inf) if at is not None)
 
 
 def _digest(secret: str) -> str:

@@ -105,6 +105,12 @@ def delete_jobs(store: Store, job_ids: Collection[str]) -> None:
             connection.execute(meta.update().where(meta.c.name == schema.PRUNED_JOBS).values(value=total))
 
 
+def delete_tokens(store: Store, token_ids: Collection[str]) -> None:
+    """Delete tokens, in one transaction."""
+    with store.writing("old tokens were not deleted") as connection:
+        connection.execute(schema.tokens.delete().where(schema.tokens.c.token_id.in_(token_ids)))
+
+
 def over_before(store: Store, job_ids: Collection[str], before: float) -> set[str]:
     """Those of the jobs that were over before ``before`` (s)."""
     query = sa.select(schema.jobs.c.job_id).where(_OLD, schema.jobs.c.job_id.in_(job_ids))

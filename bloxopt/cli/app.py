@@ -9,14 +9,17 @@ import typer
 from bloxopt.cli import (
     agent,
     audit,
+    control,
     explain,
     listings,
-    live,
+    look,
+    output,
     replay,
     reproduction,
     results,
     runtime,
     simulation,
+    submit,
     token,
     topology,
     up,
@@ -63,15 +66,15 @@ app.command()(topology.topology)
 app.command()(runtime.scheduler)
 app.command()(agent.agent)
 app.command()(up.up)
-app.command()(live.submit)
-app.command()(live.queue)
-app.command()(live.status)
-app.command()(live.logs)
-app.command()(live.cancel)
-app.command()(live.nodes)
-app.command()(live.drain)
-app.command()(live.top)
-app.command()(live.history)
+app.command()(submit.submit)
+app.command()(look.queue)
+app.command()(look.status)
+app.command()(output.logs)
+app.command()(control.cancel)
+app.command()(look.nodes)
+app.command()(control.drain)
+app.command()(look.top)
+app.command()(look.history)
 app.command()(whatif.whatif)
 app.command()(replay.replay)
 app.add_typer(token.token, name="token")

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from bloxopt.cli import console
-from bloxopt.cli.live import SchedulerOption, connected, path
+from bloxopt.cli.connection import SchedulerOption, connected, path
 from bloxopt.cli.options import JsonOption
 from bloxopt.errors import InputError
 

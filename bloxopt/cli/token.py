@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bloxopt.cli import console
-from bloxopt.cli.live import SchedulerOption, connected, length, path
+from bloxopt.cli.connection import SchedulerOption, connected, path
+from bloxopt.cli.live_rows import length
 from bloxopt.cli.options import JsonOption
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import typer
 from bloxopt.cli import console
 from bloxopt.cli import options as o
 from bloxopt.cli.alternatives import SetOption, alternative
-from bloxopt.cli.live import SchedulerOption, connected
+from bloxopt.cli.connection import SchedulerOption, connected
 from bloxopt.errors import InputError
 
 _MOST_JOBS = 40

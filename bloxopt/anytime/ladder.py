@@ -35,6 +35,9 @@ _WAIT_PART = 0.8
 _LEAST_SOLVE = 0.002
 """Seconds below which a solver is not asked: building the program alone would take them."""
 
+_NEVER = 1_000_000
+"""Rounds of garbage after which everything is looked through while a round is decided."""
+
 _SECOND_SOLVERS = ("highs", "cvxpy:clarabel")
 """Asked, the first that the failed one was not, when a solver failed with time left."""
 
@@ -207,14 +210,16 @@ class _LastRungs:
 
 @contextlib.contextmanager
 def collection_put_off() -> Iterator[None]:
-    """No garbage is collected within: a full collection stops a large process for 100 ms and more."""
-    collecting = gc.isenabled()
-    gc.disable()
+    """Garbage is not looked for everywhere within: that stops a large process for 100 ms and more.
+
+    What is young is still looked through, lest there be much of it at the end.
+    """
+    before = gc.get_threshold()
+    gc.set_threshold(*before[:2], _NEVER)
     try:
         yield
     finally:
-        if collecting:
-            gc.enable()
+        gc.set_threshold(*before)
 
 
 def _within(left: float, limits: SolverOptions) -> float:

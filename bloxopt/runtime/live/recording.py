@@ -323,11 +323,9 @@ def _progress(jobs: Sequence[JobRecord], values: FloatArray, same: BoolArray) ->
     listed: list[list[float | None]] = values[changed].tolist()
     for position, column in np.argwhere(~np.isfinite(values[changed])).tolist():
         listed[position][column] = None
-    short: Sequence[Any] = same[changed, 3:].all(axis=1).tolist()
-    return {
-        jobs[row].job_id: one[:3] if is_short else one
-        for row, one, is_short in zip(changed.tolist(), listed, short, strict=True)
-    }
+    many = ~same[changed, 3:].all(axis=1)
+    lengths = np.where(many, 6, 3).tolist()
+    return {jobs[row].job_id: listed[k][: lengths[k]] for k, row in enumerate(changed.tolist())}
 
 
 def placement(grant: Grant, layout: Layout) -> Placement:

@@ -10,7 +10,7 @@ from bloxopt.experiments.store import versions
 from bloxopt.runtime.live import Clock, LiveBackend, LiveCluster
 from bloxopt.runtime.live.reception import Reception
 from bloxopt.runtime.service.config import ServiceConfig
-from bloxopt.runtime.service.garbage import SeldomCollections
+from bloxopt.runtime.service.garbage import ShortCollections
 from bloxopt.runtime.service.limits import RateLimit
 from bloxopt.runtime.service.logging import log
 from bloxopt.runtime.service.logs import LogFolder
@@ -49,7 +49,7 @@ class Service:
         self.loop = RoundLoop(config, self.backend, self.metrics)
         self.what_if = WhatIf()
         self.retention = Retention(config.retention, self.store, self.logs, self.tokens, self.clock, self.metrics)
-        self.garbage = SeldomCollections()
+        self.garbage = ShortCollections()
         self._started = False
         self._checked: tuple[float, str] = (-_CHECK_SECONDS, "")
         self._check_lock = threading.Lock()

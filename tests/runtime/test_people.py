@@ -134,6 +134,12 @@ def _statuses(command: Callable[..., str]) -> dict[str, str]:
     return {job["job_id"]: job["status"] for job in json.loads(command("queue", "--all", "--json"))}
 
 
+def _has_joined(cluster: Cluster, command: Callable[..., str]) -> None:
+    if command("nodes") == "":  # no other test of this process has had it join
+        cluster.join(command("token", "node", "node-1").strip())
+        _until(lambda: "node-1" in command("nodes"), "the node did not join")
+
+
 def test_from_an_empty_cluster_to_the_output_of_jobs(cluster: Cluster, command: Callable[..., str]) -> None:
     _until(lambda: run_cli(["nodes", "--json"]) == 0, "the scheduler did not answer")
     assert json.loads(command("nodes", "--json")) == []
@@ -185,9 +191,7 @@ def test_jobs_of_a_file_wait_are_explained_and_cancelled(cluster: Cluster, comma
 
 
 def test_a_drained_node_gets_nothing_until_it_is_put_back(cluster: Cluster, command: Callable[..., str]) -> None:
-    if command("nodes") == "":  # no other test of this process has had it join
-        cluster.join(command("token", "node", "node-1").strip())
-        _until(lambda: "node-1" in command("nodes"), "the node did not join")
+    _has_joined(cluster, command)
     assert command("drain", "node-1") == "node-1 drained\n"
     job = command("submit", "--workdir", str(cluster.work), "--duration", "5", "--", "/bin/true").strip()
     time.sleep(3.0)
@@ -225,8 +229,30 @@ def test_a_rank_that_a_job_does_not_have_is_said(command: Callable[..., str]) ->
     job = command("submit", "--gpus", "8", "--gpu-type", "none", "--", "true").strip()
     assert command("logs", job, "--rank", "7") == ""
     error = command("logs", job, "--rank", "8", code=2)
-    assert error.endswith(f"job '{job}' has ranks from 0 to 7: there is no rank 8\n")
+    assert error.endswith(f"job '{job}' has ranks 0 to 7: there is no rank 8\n")
     command("cancel", job)
+
+
+def test_a_rank_that_an_attempt_did_not_have_is_said_though_the_job_could_have_had_it(
+    cluster: Cluster, command: Callable[..., str]
+) -> None:
+    _has_joined(cluster, command)
+    elastic = ("submit", "--min-gpus", "1", "--max-gpus", "8", "--duration", "600", "--workdir", str(cluster.work))
+    job = command(*elastic, "--", "/bin/sh", "-c", "echo $WORLD_SIZE; sleep 600").strip()
+    world = int(str(_until(lambda: command("logs", job), "the job wrote nothing")))
+    assert world <= 4
+    has = "rank 0 alone" if world == 1 else f"ranks 0 to {world - 1}"
+    for follow in ([], ["--follow"], ["--attempt", "1"]):
+        error = command("logs", job, "--rank", "6", *follow, code=2)
+        assert error.endswith(f": attempt 1 of job '{job}' has {has}: there is no rank 6\n")
+        assert error.count("\n") == 1
+    error = command("logs", job, "--attempt", "2", code=2)
+    assert error.endswith(f": job '{job}' was started 1 time: there is no attempt 2\n")
+    command("cancel", job)
+    _until(lambda: _statuses(command)[job] == "cancelled", "the job did not stop")
+    error = command("logs", job, "--rank", "6", code=2)
+    assert error.endswith(f": attempt 1 of job '{job}' has {has}: there is no rank 6\n")
+    assert command("logs", job) == f"{world}\n"
 
 
 def test_a_wrong_token_and_a_scheduler_that_is_not_there_are_said(

@@ -11,10 +11,11 @@ from fastapi import APIRouter, Body, Header, HTTPException, Query, Request, Resp
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
-from bloxopt.runtime.live.faults import ConflictError, UnknownError
-from bloxopt.runtime.live.table import check_spec, gpu_range
+from bloxopt.runtime.live.faults import ConflictError
+from bloxopt.runtime.live.table import check_spec
 from bloxopt.runtime.live.views import job_view
 from bloxopt.runtime.messages import SUBMISSION_KEY_PATTERN, JobSpec, JobStatus, JobView, Name
+from bloxopt.runtime.service.ranks import check_rank
 from bloxopt.runtime.service.routes import LARGEST_INTEGER, PROBLEMS, JobPath, Person, TheService, own_job
 from bloxopt.runtime.service.service import Service
 from bloxopt.runtime.service.tokens import Caller
@@ -192,10 +193,7 @@ async def logs(
     ``Bloxopt-Attempt`` and, in ``Bloxopt-Complete``, whether nothing can follow (``true`` or ``false``).
     """
     job = await run_in_threadpool(own_job, service, caller, job_id)
-    most = gpu_range(job.spec)[1]
-    if rank >= most:
-        ranks = "only rank 0" if most == 1 else f"ranks from 0 to {most - 1}"
-        raise UnknownError(f"job {job_id!r} has {ranks}: there is no rank {rank}")
+    await run_in_threadpool(check_rank, service, job, attempt, rank)
     end = time.monotonic() + min(wait, service.config.limits.long_poll_seconds)
     while True:
         number = attempt or job.attempt

@@ -25,9 +25,10 @@ class Booking(LiveState):
 
     def book_some(self, job_ids: Iterable[str]) -> None:
         """Within a change: book those of the jobs that go on, to be stored when it is their turn."""
+        now = self.clock.monotonic()
         for job_id in job_ids:
             if job_id in self._num_unended:
-                self.book(self.jobs[job_id], store=False)
+                self._book(self.jobs[job_id], now)
                 self._to_store.setdefault(job_id)
 
     def store_booked(self) -> None:
@@ -40,16 +41,20 @@ class Booking(LiveState):
             if job_id in self._num_unended:
                 self.save_job(self.jobs[job_id])
 
-    def book(self, job: JobRecord, store: bool = True) -> None:
-        """Within a change: add the time since the last booking to what the job has had, and ``store`` that.
+    def book(self, job: JobRecord) -> None:
+        """Within a change: add the time since the last booking to what the job has had, and store that.
 
         A job has its GPUs from when an agent was told of it until its runs have ended. Steps are those that it reports.
         """
+        if self._book(job, self.clock.monotonic()):
+            self.save_job(job)
+
+    def _book(self, job: JobRecord, now: float) -> bool:
+        """Book the time up to ``now`` (monotonic s); False if there is nothing to book."""
         runs = [run for run in self._of_job.get(job.job_id, ()) if run.told and not run.ended]
         if not runs:
             self._booked.pop(job.job_id, None)
-            return
-        now = self.clock.monotonic()
+            return False
         seconds = now - self._booked.get(job.job_id, now)
         self._booked[job.job_id] = now
         gpus = sum(len(run.gpus) for run in runs)
@@ -59,8 +64,7 @@ class Booking(LiveState):
             self._spells.append(Spell(job.job_id, runs[0].gpu_type, gpus, seconds))
         self.book_steps(job, runs[0].attempt)
         self.moved.add(job.job_id)
-        if store:
-            self.save_job(job)
+        return True
 
     def book_steps(self, job: JobRecord, attempt: int) -> None:
         """Within a change: the job is as far as its ``attempt`` has reported.

@@ -14,7 +14,8 @@ from bloxopt.formulations.policies import POLICIES, get_policy
 from bloxopt.runtime.replay import read_log
 from bloxopt.runtime.service.application import create_app
 from bloxopt.runtime.service.config import ServiceConfig
-from bloxopt.runtime.service.whatif import Question, portable
+from bloxopt.runtime.service.copies import Copy, opened
+from bloxopt.runtime.service.whatif import Question
 from bloxopt.simulation.fork import fork
 from bloxopt.simulation.whatif import Alternative, what_if
 from tests.runtime.recorded_world import RecordedWorld
@@ -105,7 +106,7 @@ def test_asking_changes_nothing_of_what_is_decided(tmp_path: Path) -> None:
             for question in questions if often else ():
                 copied = world.service.loop.copy()
                 assert copied is not None
-                what_if(*copied, question.alternative(world.service.config), horizon=60.0, budget=60.0)
+                what_if(*opened(copied.message), question.alternative(world.service.config), horizon=60.0, budget=60.0)
         if often:
             assert asked.ask(policy="srtf", horizon=60.0).status_code == 200
         world.rounds(1)
@@ -235,13 +236,14 @@ def test_every_policy_can_be_asked_about_and_asked_from(asked: Asked, policy: st
     """Each as the alternative, and as what is in force, whose plan has to go into another process."""
     copied = asked.world.service.loop.copy()
     assert copied is not None
-    there = pickle.loads(pickle.dumps((*portable(*copied), Question(policy=policy).alternative(ServiceConfig()))))
-    answer = what_if(*there, horizon=30.0, budget=60.0)
+    alternative = pickle.loads(pickle.dumps(Question(policy=policy).alternative(ServiceConfig())))
+    answer = what_if(*opened(copied.message), alternative, horizon=30.0, budget=60.0)
     assert answer.alternative.future is not None
     assert answer.alternative.future.error == ""
-    twin, state = fork(*copied, policy=get_policy(policy))
+    twin, state = fork(*opened(copied.message), policy=get_policy(policy))
     twin.run_round()
-    answer = what_if(*pickle.loads(pickle.dumps(portable(twin, state))), Alternative(), horizon=0.0, budget=60.0)
+    there = opened(Copy.of(twin, state).message)
+    answer = what_if(*there, Alternative(), horizon=0.0, budget=60.0)
     assert answer.present.decision.policy == policy
 
 

@@ -10,7 +10,6 @@ from bloxopt.anytime import Ladder
 from bloxopt.decisions import Round
 from bloxopt.errors import BloxoptError
 from bloxopt.experiments.store import versions
-from bloxopt.explanations.explain import explain
 from bloxopt.explanations.reasons import Explanation, Reason
 from bloxopt.formulations.allocation import Allocation
 from bloxopt.rounds import Scheduler
@@ -19,10 +18,11 @@ from bloxopt.runtime.live import LiveBackend
 from bloxopt.runtime.live.memory import memory_data
 from bloxopt.runtime.messages import JobStatus
 from bloxopt.runtime.service.config import ServiceConfig
+from bloxopt.runtime.service.copies import Copy
+from bloxopt.runtime.service.explaining import Explainer
 from bloxopt.runtime.service.logging import log
 from bloxopt.runtime.service.metrics import Metrics
 from bloxopt.runtime.store import JobRecord
-from bloxopt.simulation.fork import fork
 
 _PAUSE = 1.0
 """Seconds after a round that failed, or while no node has registered."""
@@ -51,8 +51,8 @@ class RoundLoop:
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rounds", daemon=True)
         self._layout_version = 0
-        self._twin: tuple[Scheduler, Scheduler, ClusterState, float] | None = None
-        self._explaining = threading.Lock()
+        self.explainer = Explainer()
+        self._copied: Copy | None = None
         backend.recording.header = {"config": config.decisions(), "versions": versions()}
 
     def start(self) -> None:
@@ -66,6 +66,7 @@ class RoundLoop:
         self._thread.join()
         if self._ladder is not None:
             self._ladder.close()
+        self.explainer.close()
 
     @property
     def alive(self) -> bool:
@@ -85,7 +86,7 @@ class RoundLoop:
         self.failure = str(error) if known else f"{type(error).__name__}: {error}"
         log.error("a round failed", exc_info=None if known else error, extra={"reason": self.failure})
         self.metrics.failures.inc()
-        self._scheduler = self._twin = None
+        self._scheduler = self._copied = None
         self.backend.fail(self.failure)
 
     def turn(self) -> Round | None:
@@ -134,7 +135,10 @@ class RoundLoop:
         self.backend.recording.planned(allocation)
 
     def explain(self, job: JobRecord, remedies: bool, horizon: float) -> Explanation:
-        """Why a job waits, worked out on a copy of the scheduler that is made once a round."""
+        """Why a job waits, worked out in another process on a copy of the scheduler that is made once a round.
+
+        Raises what :meth:`~bloxopt.runtime.service.explaining.Explainer.answer` raises.
+        """
         answer = Explanation(job.job_id, self.backend.live.clock.now(), Reason.NOT_SUBMITTED, "")
         if job.final:
             reason = Reason.REJECTED if job.status is JobStatus.REJECTED else Reason.FINISHED
@@ -142,11 +146,12 @@ class RoundLoop:
             return replace(answer, reason=reason, detail=detail)
         if job.outcome is not None:
             return replace(answer, reason=Reason.FINISHED, detail=f"it is being stopped: {job.reason}")
-        with self._explaining:
-            # A round that has failed would fail on a copy too.
-            copied = None if self.failure else self._copy(job.job_id)
-            if copied is not None:
-                return explain(*copied, job.job_id, remedies=remedies, horizon=horizon)
+        # A round that has failed would fail on a copy too.
+        found = None
+        if not self.failure:
+            found = self.explainer.answer(partial(self._copy, job.job_id), job.job_id, remedies, horizon)
+        if found is not None:
+            return found
         why = self._no_round()
         if not why:
             return replace(answer, detail="it was submitted a moment ago, and the next round decides on it")
@@ -168,19 +173,17 @@ class RoundLoop:
             return f"no round is decided before nodes that were there are heard from: {shown}"
         return ""
 
-    def copy(self) -> tuple[Scheduler, ClusterState] | None:
+    def copy(self) -> Copy | None:
         """A copy of the scheduler and what it sees now, in the jobs of the last round; None before the first."""
         with self.backend.turn:
-            return None if self._scheduler is None else fork(self._scheduler, self.backend.snapshot())
+            return None if self._scheduler is None else Copy.of(self._scheduler, self.backend.snapshot())
 
-    def _copy(self, job_id: str) -> tuple[Scheduler, ClusterState] | None:
-        with self.backend.turn:
-            scheduler = self._scheduler
-            if scheduler is None or not self.backend.knows(job_id):
-                return None
-            now = self.backend.live.clock.now()
-            if self._twin is None or self._twin[0] is not scheduler or now - self._twin[3] > _PAUSE:
-                self._twin = (scheduler, *fork(scheduler, self.backend.snapshot()), now)
-            elif job_id not in self._twin[1].backend.catalog.position:
-                return None
-            return self._twin[1], self._twin[2]
+    def _copy(self, job_id: str) -> Copy | None:
+        """A copy that may be a moment old; None where the job is not in it yet."""
+        last = self._copied
+        if last is None or last.scheduler is not self._scheduler or self._age(last) > _PAUSE:
+            last = self._copied = self.copy()
+        return last if last is not None and job_id in last.position else None
+
+    def _age(self, copied: Copy) -> float:
+        return self.backend.live.clock.now() - copied.made_at

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import copy
-import math
 import pickle
 import subprocess
 import sys
 import threading
-from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
 from bloxopt.errors import BloxoptError, InputError
-from bloxopt.rounds import Scheduler
-from bloxopt.runtime.backend import ClusterState
 from bloxopt.runtime.live.faults import ConflictError
 from bloxopt.runtime.service.config import Component, Section, ServiceConfig
+from bloxopt.runtime.service.copies import BusyError, Copy
 from bloxopt.simulation.whatif import Alternative
 
 MOST_SECONDS = 60.0
@@ -26,10 +22,6 @@ MOST_SECONDS = 60.0
 _FILES = (".toml", ".csv", ".json", ".py", ".gz", ".parquet")
 _PATIENCE = 4.0
 """Seconds of waiting for each second of processor time: other processes use the machine too."""
-
-
-class BusyError(ConflictError):
-    """Another question is being worked out."""
 
 
 class Question(Section):
@@ -86,9 +78,7 @@ class WhatIf:
     def __init__(self) -> None:
         self._lock = threading.Lock()
 
-    def answer(
-        self, scheduler: Scheduler, state: ClusterState, alternative: Alternative, question: Question
-    ) -> dict[str, Any]:
+    def answer(self, copied: Copy, alternative: Alternative, question: Question) -> dict[str, Any]:
         """A :class:`~bloxopt.simulation.whatif.Comparison` as plain values, for a copy of the scheduler.
 
         Raises :class:`BusyError` while another one is worked out, :class:`~bloxopt.runtime.live.faults.ConflictError`
@@ -97,37 +87,16 @@ class WhatIf:
         if not self._lock.acquire(blocking=False):
             raise BusyError("another what-if is being worked out: try again when it is done")
         try:
-            return _worked_out(scheduler, state, alternative, question)
+            return _worked_out(copied, alternative, question)
         finally:
             self._lock.release()
 
 
-def portable(scheduler: Scheduler, state: ClusterState) -> tuple[Scheduler, ClusterState]:
-    """A copy of a scheduler, as it goes into another process.
-
-    Its plan goes without the program that it is from, which has functions in it: what was proven can be told without.
-    Its parts go without the deadline of the last round, and the processes of solvers for it.
-    """
-    for name in ("selector", "placement"):
-        part = getattr(scheduler, name)
-        if hasattr(part, "deadline"):
-            own = copy.copy(part)
-            own.deadline = math.inf
-            if hasattr(own, "ladder"):
-                own.ladder = None
-            setattr(scheduler, name, own)
-    if scheduler.plan is not None:
-        scheduler.plan.allocation = replace(scheduler.plan.allocation, program=None, prices=None)
-    return scheduler, state
-
-
-def _worked_out(
-    scheduler: Scheduler, state: ClusterState, alternative: Alternative, question: Question
-) -> dict[str, Any]:
+def _worked_out(copied: Copy, alternative: Alternative, question: Question) -> dict[str, Any]:
     try:
-        message = pickle.dumps((*portable(scheduler, state), alternative, question.horizon, question.budget))
+        message = pickle.dumps((copied.message, alternative, question.horizon, question.budget))
     except Exception as error:  # whatever a part may hold
-        raise ConflictError(f"the scheduler cannot be copied into another process: {error}") from None
+        raise ConflictError(f"the alternative cannot be copied into another process: {error}") from None
     too_long = (
         f"it took more than {question.budget:g} s of processor time: ask for a shorter horizon (0: the present round "
         f"alone), or a larger budget (up to {MOST_SECONDS:g} s)"

@@ -8,8 +8,9 @@ from fastapi import APIRouter, HTTPException
 from pydantic import BaseModel
 
 from bloxopt.runtime.live.faults import ConflictError
+from bloxopt.runtime.service.copies import BusyError
 from bloxopt.runtime.service.routes import PROBLEMS, Admin, TheService
-from bloxopt.runtime.service.whatif import BusyError, Question
+from bloxopt.runtime.service.whatif import Question
 
 router = APIRouter(prefix="/v1/whatif", tags=["what if"], responses=PROBLEMS)
 
@@ -51,7 +52,7 @@ def what_if(service: TheService, caller: Admin, question: Question) -> Compariso
     if copied is None:
         raise ConflictError("there is nothing to compare yet: no node has registered, or the last round failed")
     try:
-        answer = service.what_if.answer(*copied, alternative, question)
+        answer = service.what_if.answer(copied, alternative, question)
     except BusyError as error:
         raise HTTPException(429, str(error), {"retry-after": "5"}) from None
     return ComparisonView.model_validate(answer)

@@ -21,14 +21,15 @@ def main() -> None:
     """One question on stdin, its answer on stdout."""
     with contextlib.suppress(OSError):
         os.nice(10)
-    scheduler, state, alternative, horizon, budget = pickle.load(sys.stdin.buffer)
+    copied, alternative, horizon, budget = pickle.load(sys.stdin.buffer)
     most = math.ceil(1.5 * budget + _STARTING)
     resource.setrlimit(resource.RLIMIT_CPU, (most, most))
     from bloxopt.errors import BloxoptError
+    from bloxopt.runtime.service.copies import opened
     from bloxopt.simulation.whatif import what_if
 
     try:
-        answer = what_if(scheduler, state, alternative, horizon=horizon, budget=budget).to_dict()
+        answer = what_if(*opened(copied), alternative, horizon=horizon, budget=budget).to_dict()
     except BloxoptError as error:
         answer = {"error": str(error)}
     pickle.dump(answer, sys.stdout.buffer)

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import math
+import random
 import socket
 import sqlite3
+import struct
+import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import sqlalchemy as sa
 
@@ -14,7 +22,7 @@ from bloxopt.errors import StoreError
 from bloxopt.runtime.live import Clock, LeaseTerms, LiveCluster
 from bloxopt.runtime.messages import JobSpec, JobStatus, RunState
 from bloxopt.runtime.service.tokens import Tokens
-from bloxopt.runtime.store import Change, Event, JobRecord, NodeRecord, RunRecord, Store, backup, restore
+from bloxopt.runtime.store import Change, Event, Facts, JobRecord, NodeRecord, RunKey, RunRecord, Store, backup, restore
 from tests.runtime.live_world import MovedClock, PlayedAgent, gpus, spec
 
 
@@ -87,6 +95,114 @@ def test_a_change_that_fails_leaves_nothing(url: str) -> None:
         store.commit(Change(jobs=change.jobs, runs={run.key: run}, events=change.events))
     assert store.load().jobs == []
     assert store.events() == []
+    store.close()
+
+
+class _Pair(NamedTuple):
+    first: int
+    second: str
+
+
+def test_the_history_reads_back_bit_for_bit(url: str) -> None:
+    rng = random.Random(7)
+    patterns = (struct.unpack("<d", rng.randbytes(8))[0] for _ in range(20_000))
+    floats = [*filter(math.isfinite, patterns), 0.1, 1e16, 1e22, 5e-324, sys.float_info.max, -0.0]
+    texts = ["a\0b", '\u2028\x7f\x1b"\\', "\N{GRINNING FACE}", ""]
+    ints = [2**53 + 1, 2**63 - 1, 2**64, -(2**80)]
+    given = {"floats": floats, "texts": texts, "ints": ints, "none": None, "flags": [True, False], "empty": [{}, []]}
+    # What has no JSON of its own is stored as what is nearest to it.
+    near = {
+        "pair": _Pair(1, "b"),
+        "tuple": (1, (2,)),
+        "state": RunState.ENDED,
+        "keys": {1: 2, None: 3},
+        "real": np.float64(0.1),
+    }
+    read = {"pair": [1, "b"], "tuple": [1, [2]], "state": "ended", "keys": {"1": 2, "None": 3}, "real": 0.1}
+    store = Store(url)
+    store.commit(Change(events=[Event(0.1 + 0.2, "round", "", given | near)]))
+    ((_, event),) = store.events()
+    assert event.time == 0.1 + 0.2
+    assert repr(event.data) == repr(given | read)
+    # Whoever reads the table without bloxopt reads the same.
+    with store.reading("the history cannot be read") as connection:
+        (text,) = connection.execute(sa.text("SELECT CAST(data AS TEXT) FROM events")).one()
+    assert repr(json.loads(text)) == repr(given | read)
+    store.close()
+
+
+def test_what_the_standard_library_wrote_is_read(url: str) -> None:
+    store = Store(url)
+    deep: list[object] = []
+    for _ in range(400):
+        deep = [deep]
+    data = {"surrogate": "\ud800", "deep": deep, "float": 0.1}
+    with store.writing("the history cannot be written") as connection:
+        insert = "INSERT INTO events (time, kind, subject, data) VALUES (1.0, 'round', '', :data)"
+        cast = insert if store.path is not None else insert.replace(":data", "CAST(:data AS JSON)")
+        connection.execute(sa.text(cast), {"data": json.dumps(data)})
+    assert store.events() == [(1, Event(1.0, "round", "", data))]
+    store.close()
+
+
+def test_numbers_that_are_none_stay_so_where_the_database_has_words_for_them(url: str) -> None:
+    store = Store(url)
+    change = Change(events=[Event(1.0, "round", "", {"values": [math.inf, -math.inf, math.nan]})])
+    if store.path is None:
+        with pytest.raises(StoreError, match=r"not stored: invalid input syntax for type json$"):
+            store.commit(change)
+    else:
+        store.commit(change)
+        ((_, event),) = store.events()
+        assert repr(event.data) == "{'values': [inf, -inf, nan]}"
+    store.close()
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("message", "a\ud800"),
+        ("message", None),
+        ("exit_code", 2**70),
+        ("gpus", [object()]),
+        ("gpus", ["\ud800"]),
+        ("gpus", [np.int64(1)]),
+        ("preempted", 7),
+        ("lost", "yes"),
+    ],
+)
+def test_a_value_that_cannot_be_stored_is_one_sentence_and_nothing_of_its_change_is_stored(
+    url: str, field: str, value: Any, count: int
+) -> None:
+    store, change = Store(url), _facts()
+    (run,) = change.runs.values()
+    runs = {key: replace(run, attempt=key.attempt) for key in (RunKey("j-1", attempt, "n") for attempt in range(count))}
+    setattr(runs[RunKey("j-1", count - 1, "n")], field, value)
+    # As often as there are connections, and more: none is lost.
+    for _ in range(12):
+        with pytest.raises(StoreError, match=r"^the change was not stored: .+$"):
+            store.commit(Change(jobs=change.jobs, nodes=change.nodes, runs=runs, events=change.events))
+    assert store.load() == Facts([], [], [], 0, 0.0)
+    store.commit(change)
+    assert store.load().runs == [run]
+    store.close()
+
+
+def test_of_a_job_that_is_known_all_is_stored_but_what_cannot_change(url: str) -> None:
+    store, change = Store(url), _facts()
+    store.commit(change)
+    job = change.jobs["j-1"]
+    later = JobRecord(
+        *("j-1", "bob", JobSpec(command=["y"]), 99.0, JobStatus.RUNNING, "because", "key", 1.5, 2.5, 3.5, 4, False),
+        *(JobStatus.CANCELLED, 5, 6, 7.5, 8.5, 9.5, np.float32(10.5), 11),
+    )
+    store.commit(Change(jobs={"j-1": later}, known={"j-1"}))
+    fixed = {name: getattr(job, name) for name in ("user", "spec", "submitted_at", "submission_key")}
+    assert store.job("j-1") == replace(later, **fixed)
+    # A job that nobody knows is not there to be updated.
+    store.commit(Change(jobs={"j-2": replace(later, job_id="j-2")}, known={"j-2"}))
+    assert store.job("j-2") is None
     store.close()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from operator import attrgetter
 from typing import Any
@@ -112,24 +112,38 @@ def _gpus_json(gpus: Iterable[GpuInfo]) -> str:
     return as_json([gpu.model_dump(mode="json", exclude_defaults=True) for gpu in gpus])
 
 
-def job_of(row: Any) -> JobRecord:
-    """The job that a row of its table says."""
-    values = dict(row)
-    values["spec"] = JobSpec.model_validate(values["spec"])
-    values["status"] = JobStatus(values["status"])
-    values["outcome"] = None if values["outcome"] is None else JobStatus(values["outcome"])
-    return JobRecord(**values)
+def jobs_of(result: sa.CursorResult[Any]) -> list[JobRecord]:
+    """The jobs that rows of their table say."""
+    return [
+        JobRecord(
+            **values
+            | {
+                "spec": JobSpec.model_validate(values["spec"]),
+                "status": JobStatus(values["status"]),
+                "outcome": None if values["outcome"] is None else JobStatus(values["outcome"]),
+            }
+        )
+        for values in _named(result)
+    ]
 
 
-def run_of(row: Any) -> RunRecord:
-    """The run that a row of its table says."""
-    values = dict(row)
-    values["state"] = None if values["state"] is None else RunState(values["state"])
-    return RunRecord(**values)
+def runs_of(result: sa.CursorResult[Any]) -> list[RunRecord]:
+    """The runs that rows of their table say."""
+    return [
+        RunRecord(**values | {"state": None if values["state"] is None else RunState(values["state"])})
+        for values in _named(result)
+    ]
 
 
-def node_of(row: Any) -> NodeRecord:
-    """The node that a row of its table says."""
-    values = dict(row)
-    values["gpus"] = [GpuInfo.model_validate(gpu) for gpu in values["gpus"]]
-    return NodeRecord(**values)
+def nodes_of(result: sa.CursorResult[Any]) -> list[NodeRecord]:
+    """The nodes that rows of their table say."""
+    return [
+        NodeRecord(**values | {"gpus": [GpuInfo.model_validate(gpu) for gpu in values["gpus"]]})
+        for values in _named(result)
+    ]
+
+
+def _named(result: sa.CursorResult[Any]) -> Iterator[dict[str, Any]]:
+    """Rows as values by column, which takes half of what mappings of SQLAlchemy take."""
+    names = tuple(result.keys())
+    return (dict(zip(names, row, strict=True)) for row in result)

@@ -17,7 +17,7 @@ from bloxopt.runtime.messages import JobStatus
 from bloxopt.runtime.store import schema
 from bloxopt.runtime.store.database import Ownership, changing, failures, open_engine, prepare
 from bloxopt.runtime.store.facts import FINAL, Change, Event, Facts, JobRecord, RunRecord, TokenRecord
-from bloxopt.runtime.store.rows import Statements, job_of, node_of, run_of
+from bloxopt.runtime.store.rows import Statements, jobs_of, nodes_of, runs_of
 
 
 class Store:
@@ -123,9 +123,9 @@ class Store:
             pruned = connection.scalar(sa.select(schema.meta.c.value).where(schema.meta.c.name == schema.PRUNED_JOBS))
             latest = connection.scalar(sa.select(sa.func.max(schema.events.c.time)))
             return Facts(
-                [job_of(row) for row in found.mappings()],
-                [run_of(row) for row in kept.mappings()],
-                [node_of(row) for row in hosts.mappings()],
+                jobs_of(found),
+                runs_of(kept),
+                nodes_of(hosts),
                 finished + int(pruned or 0),
                 latest or 0.0,
             )
@@ -133,8 +133,8 @@ class Store:
     def job(self, job_id: str) -> JobRecord | None:
         """The job of that id, finished or not."""
         with failures("the job cannot be read"), self._engine.connect() as connection:
-            row = connection.execute(sa.select(schema.jobs).where(schema.jobs.c.job_id == job_id)).mappings().first()
-        return None if row is None else job_of(row)
+            found = jobs_of(connection.execute(sa.select(schema.jobs).where(schema.jobs.c.job_id == job_id)))
+        return found[0] if found else None
 
     def jobs(
         self,
@@ -153,7 +153,7 @@ class Store:
         if before is not None:
             query = query.where(sa.tuple_(jobs.c.submitted_at, jobs.c.job_id) < sa.tuple_(*before))
         with failures("the jobs cannot be read"), self._engine.connect() as connection:
-            return [job_of(row) for row in connection.execute(query).mappings()]
+            return jobs_of(connection.execute(query))
 
     def submitted(self, keys: Sequence[str]) -> dict[str, str]:
         """Ids of the jobs that were submitted under these keys before, by key."""
@@ -167,7 +167,7 @@ class Store:
         runs = schema.runs
         query = sa.select(runs).where(runs.c.job_id == job_id).order_by(runs.c.attempt, runs.c.node_rank)
         with failures("the runs cannot be read"), self._engine.connect() as connection:
-            return [run_of(row) for row in connection.execute(query).mappings()]
+            return runs_of(connection.execute(query))
 
     def events(
         self, subject: str | None = None, after: int = 0, limit: int = 1000, kinds: Sequence[str] = ()
@@ -180,8 +180,7 @@ class Store:
         if kinds:
             query = query.where(events.c.kind.in_(kinds))
         with failures("the history cannot be read"), self._engine.connect() as connection:
-            rows = connection.execute(query).mappings()
-            return [(row["number"], Event(row["time"], row["kind"], row["subject"], row["data"])) for row in rows]
+            return [(number, Event(*values)) for number, *values in connection.execute(query).all()]
 
     def tokens(self) -> list[TokenRecord]:
         """Every token there is, revoked ones too, the oldest first."""

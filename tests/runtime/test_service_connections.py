@@ -50,6 +50,20 @@ class Target:
                 pass  # it hung up before it had heard all
             return _answer(connection)
 
+    def ask_all(self, *parts: bytes) -> bytes:
+        """All that comes back until the connection is closed, which it is."""
+        with self.connect() as connection:
+            data = b""
+            try:
+                for part in parts:
+                    connection.sendall(part)
+                    time.sleep(0.02)
+                while piece := connection.recv(65_536):
+                    data += piece
+            except ConnectionError:
+                pass  # it hung up before it had heard all
+            return data
+
     def works(self) -> bool:
         answer = httpx.get(
             f"http://127.0.0.1:{self.port}/v1/jobs", headers={"Authorization": f"Bearer {self.token}"}, timeout=30
@@ -197,10 +211,165 @@ def test_no_second_request_hides_in_the_body_of_a_first(target: Target) -> None:
     assert _status(target.ask(target.head(Transfer_Encoding="gzip, chunked"))) in (400, 501)
 
 
+HIDDEN = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("fields", "body"),
+    [
+        (b"Content-Length: 5\r\nTransfer-Encoding: chunked", b"0\r\n\r\n"),
+        (b"Transfer-Encoding: chunked\r\nContent-Length: 5", b"0\r\n\r\n"),
+        (b"Transfer-Encoding: gzip, chunked", b"0\r\n\r\n"),
+        (b"Transfer-Encoding: chunked, identity", b"0\r\n\r\n"),
+        (b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked", b"0\r\n\r\n"),
+        (b"Transfer-Encoding: identity", b"0\r\n\r\n"),
+        (b"Transfer-Encoding: xchunked", b"0\r\n\r\n"),
+        (b"Transfer-Encoding: \x0bchunked", b"0\r\n\r\n"),
+        (b"Transfer-Encoding : chunked", b"0\r\n\r\n"),
+        (b"Transfer-Encoding: x\r\n chunked", b"0\r\n\r\n"),
+        (b"Content-Length: 5, 6", b"hello"),
+        (b"Content-Length: 5\r\nContent-Length: 6", b"hello"),
+        (b"Content-Length: -1", b"hello"),
+        (b"Content-Length: +5", b"hello"),
+        (b"Content-Length: 0x5", b"hello"),
+        (b"Content-Length: 5 5", b"hello"),
+        (b"Content-Length: ", b"hello"),
+        (b"Content-Length: " + b"9" * 30, b"hello"),
+        (b"Content-Length: 18446744073709551621", b"hello"),
+        (b"Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 5", b"hello"),
+        (b"Transfer-Encoding: chunked", b"0x5\r\nhello\r\n0\r\n\r\n"),
+        (b"Transfer-Encoding: chunked", b"-5\r\nhello\r\n0\r\n\r\n"),
+        (b"Transfer-Encoding: chunked", b"10000000000000005\r\nhello\r\n0\r\n\r\n"),
+        (b"Transfer-Encoding: chunked", b"5\nhello\n0\n\n"),
+        (b"Transfer-Encoding: chunked", b"1\r\nhello\r\n0\r\n\r\n"),
+        (b"Transfer-Encoding: chunked", b"0\r\nContent-Length: 5\r\n\r\n"),
+    ],
+)
+def test_a_body_that_ends_here_for_one_and_there_for_another_is_refused(
+    target: Target, fields: bytes, body: bytes
+) -> None:
+    """Whoever reads requests for others would take for the body of one what is the next for the scheduler."""
+    head = target.head().removesuffix(b"\r\n") + fields + b"\r\n\r\n"
+    answer = target.ask_all(head + body + HIDDEN)
+    assert (_status(answer), answer.count(b"HTTP/1.1 ")) == (400, 1), answer
+    answer = target.ask_all(head, body, HIDDEN)  # which may come after it has hung up: then the answer is lost
+    assert _status(answer) in (0, 400)
+    assert answer.count(b"HTTP/1.1 ") <= 1, answer
+
+
+def test_what_comes_after_a_body_is_no_header(target: Target) -> None:
+    """Whoever let the request through did not see it as one."""
+    body = b'{"command": ["x"], "gpu_types": ["None"]}'
+    chunk = b"%x\r\n%s\r\n" % (len(body), body)
+    trailer = f"0\r\nAuthorization: Bearer {target.token}\r\n\r\n".encode()
+    head = target.head(token="no", Transfer_Encoding="chunked")
+    for parts in ((head + chunk + trailer + HIDDEN,), (head, chunk, trailer, HIDDEN)):
+        answer = target.ask_all(*parts)
+        assert b" 201 " not in answer
+        assert answer.count(b"HTTP/1.1 ") <= 1
+
+
+@pytest.mark.parametrize(
+    ("begin", "piece"),
+    [
+        (b"GET /v1/", b"x" * 1000),
+        (b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\n", b"X: y\r\n" * 150),
+        (b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\nX", b"x" * 1000),
+        (b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\nX: ", b"y" * 1000),
+        (b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1;x=", b"y" * 1000),
+        (b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n", b"0" * 1000),
+        (b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: ", b"y" * 1000),
+        (b"", b"\r\n" * 500),
+    ],
+    ids=["path", "headers", "name", "value", "extension", "size", "trailer", "nothing"],
+)
+def test_heads_without_end_are_refused_long_before_they_are_late(target: Target, begin: bytes, piece: bytes) -> None:
+    began = time.monotonic()
+    sent = 0
+    with target.connect() as connection:
+        try:
+            connection.sendall(begin)
+            while sent < 2**19:
+                sent += connection.send(piece)
+                time.sleep(0.001)
+        except OSError:
+            pass
+    assert 2**16 < sent < 2**19
+    assert time.monotonic() - began < PATIENCE
+
+
+def test_requests_that_do_not_wait_for_their_turn_are_not_performed(target: Target) -> None:
+    """The first is answered as if it were alone, and the connection is over: whoever sent the others asks again."""
+    body = b'{"command": ["x"], "name": "turn", "gpu_types": ["None"]}'
+    submit = target.head(Content_Length=str(len(body))) + body
+    for parts in ((submit * 1000,), (submit + submit[:50], submit[50:]), (submit + b"\0garbage", b"\0" * 1000)):
+        answer = target.ask_all(*parts)
+        assert answer.count(b"HTTP/1.1 ") == 1, answer[:2000]
+        assert _status(answer) == 201
+        head, _, content = answer.partition(b"\r\n\r\n")
+        assert b"connection: close" in head
+        assert json.loads(content)["spec"]["name"] == "turn"
+    listed = target.ask(target.head("GET", "/v1/jobs"))
+    assert json.dumps(json.loads(listed.partition(b"\r\n\r\n")[2])).count('"turn"') == 3
+
+
+def test_a_request_after_an_answer_is_answered_whatever_became_of_the_body_before(target: Target) -> None:
+    with target.connect() as connection:
+        connection.sendall(target.head(token="no", Content_Length="4000"))
+        assert _status(_answer(connection)) == 401
+        connection.sendall(b"x" * 4000 + target.head("GET"))
+        assert _status(_answer(connection)) == 200
+        connection.sendall(target.head(token="no", Transfer_Encoding="chunked"))
+        assert _status(_answer(connection)) == 401
+        connection.sendall(b"no size\r\n" + target.head("GET"))
+        assert _answer(connection) == b"", "no answer that would be taken for that to another request"
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        b"X: a\0b",
+        b"X: a\x01b",
+        b"X: a\x7fb",
+        b"X: a\rb",
+        b"X: a\nb",
+        b"X\xe9: a",
+        b"X\0: a",
+        b"X y: a",
+        b"X : a",
+        b": a",
+        b"X: a\r\n b",
+        b"no header",
+        b"Host: y",
+    ],
+)
+def test_headers_that_are_none_are_refused(target: Target, field: bytes) -> None:
+    answer = target.ask_all(target.head("GET").removesuffix(b"\r\n") + field + b"\r\n\r\n")
+    assert (_status(answer), answer.count(b"HTTP/1.1 ")) == (400, 1)
+
+
+def test_odd_bytes_in_the_value_of_a_header_are_only_that(target: Target) -> None:
+    odd = bytes(range(0x80, 0x100)) + b"\t~"
+    head = target.head("GET").removesuffix(b"\r\n")
+    assert _status(target.ask(head + b"X: " + odd + b"\r\n\r\n")) == 200
+    head = b"GET /v1/jobs HTTP/1.1\r\nHost: " + odd + b"\r\n"
+    assert _status(target.ask(head + b"Authorization: Bearer " + odd + b"\r\n\r\n")) == 401
+    assert _status(target.ask(head + b"Content-Type: " + odd + b"\r\n\r\n")) == 401
+
+
 @pytest.mark.parametrize(
     "request_line",
     [
         b"GET /v1/jobs",
+        b"GET /v1/jobs HTTP/2.0",
+        b"GET /v1/jobs HTTP/1.9",
+        b"GET /v1/jobs HTTP/0.9",
+        b"GET /v1/jobs#part HTTP/1.1",
+        b"GET v1/jobs HTTP/1.1",
+        b"GET /v1/\xe9 HTTP/1.1",
+        b"GET /v1/jobs\t HTTP/1.1",
+        b"get /v1/jobs HTTP/1.1",
+        b"OPTIONS * HTTP/1.1",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
         b"GET http://elsewhere/v1/jobs HTTP/1.1",
         b"GET /v1/%00%2e%2e/%2e%2e/etc/passwd HTTP/1.1",
@@ -222,7 +391,8 @@ def test_what_is_no_request_is_refused(target: Target, request_line: bytes) -> N
 
 def test_the_other_protocols_are_not_spoken(target: Target) -> None:
     upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ=="}
-    assert _status(target.ask(target.head("GET", "/v1/nothing", **upgrade))) == 404
+    answer = target.ask_all(target.head("GET", "/v1/nothing", **upgrade) + HIDDEN, HIDDEN)
+    assert (_status(answer), answer.count(b"HTTP/1.1 ")) == (404, 1)
     assert _status(target.ask(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")) in (0, 400, 401)
 
 

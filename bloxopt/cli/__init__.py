@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ def main() -> None:
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """The exit code of one command line; errors are one line on stderr, never a traceback."""
-    _replace_closed_streams()
+    _prepare_streams()
     try:
         import typer
 
@@ -53,16 +54,31 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return 1
     except OSError as error:
         if error.filename is None:
+            if _is_nowhere():
+                return _fail("the current folder is not there any more: change to another one")
             _drop_output()
         return _fail(f"{error.filename or 'standard output'}: {error.strerror or error}")
     return code if isinstance(code, int) else 0
 
 
-def _replace_closed_streams() -> None:
-    """What is printed to a stream that was closed (``>&-``) is lost, as ``print`` has it; nothing fails for it."""
+def _prepare_streams() -> None:
+    """What is printed to a stream that was closed (``>&-``) is lost, as ``print`` has it, and characters that its
+    encoding does not have are written out; nothing fails for either."""
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
+        stream = getattr(sys, name)
+        if stream is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for as long as the program runs
+        elif isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _is_nowhere() -> bool:
+    """Whether the current folder was deleted."""
+    try:
+        os.getcwd()
+    except OSError:
+        return True
+    return False
 
 
 def _interrupted() -> int:

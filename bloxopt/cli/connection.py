@@ -35,4 +35,4 @@ def path(*parts: str) -> str:
     for part in parts:
         if "/" in part or part in ("", ".", ".."):
             raise InputError(f"there is nothing of the name {part!r}: names have letters, digits, '.', '-' and '_'")
-    return "/v1/" + "/".join(quote(part, safe="") for part in parts)
+    return "/v1/" + "/".join(quote(part, safe="", errors="surrogatepass") for part in parts)

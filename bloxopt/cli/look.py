@@ -99,7 +99,7 @@ def _events(people: People, address: str) -> Iterator[list[dict[str, Any]]]:
 
 
 def top(
-    interval: Annotated[float, typer.Option(min=0.2, help="Seconds between two looks.")] = 2.0,
+    interval: Annotated[float, typer.Option(min=0.2, max=86_400.0, help="Seconds between two looks.")] = 2.0,
     scheduler: SchedulerOption = None,
 ) -> None:
     """Watch nodes and jobs; Ctrl-C ends it. In a pipe: one look."""

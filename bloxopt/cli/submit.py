@@ -72,7 +72,7 @@ def _jobs_of(file: Path) -> list[dict[str, Any]]:
 
     try:
         document = tomllib.loads(read_input(file).decode("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"{file}: not valid TOML: {error}") from None
     jobs = document.get("jobs")
     if set(document) != {"jobs"} or not isinstance(jobs, list) or not all(isinstance(job, dict) for job in jobs):

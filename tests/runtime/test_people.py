@@ -208,6 +208,7 @@ def test_a_drained_node_gets_nothing_until_it_is_put_back(cluster: Cluster, comm
         (["submit", "--env", "novalue", "--", "true"], "NAME=VALUE"),
         (["submit", "--min-gpus", "4", "--gpus", "2", "--", "true"], "gpus"),
         (["submit", "--file", "nowhere.toml"], "nowhere.toml"),
+        (["submit", "--workdir", "relative", "--", "true"], "must be an absolute path"),
         (["status", "no-such-job"], "no job"),
         (["cancel", "no-such-job"], "no job"),
         (["logs", "no-such-job"], "no job"),

@@ -105,7 +105,7 @@ class AgentConfig(BaseModel):
         file and the setting."""
         try:
             settings = tomllib.loads(Path(path).read_text())
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
             raise ConfigError(f"{path}: {error}") from None
         try:
             return cls.create(**{**settings, **overrides})

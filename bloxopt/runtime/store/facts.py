@@ -82,10 +82,10 @@ class RunRecord:
     lost: bool = False
     message: str = ""
     ended_at: float | None = None
+    key: RunKey = field(init=False, repr=False, compare=False)
 
-    @property
-    def key(self) -> RunKey:
-        return RunKey(self.job_id, self.attempt, self.node)
+    def __post_init__(self) -> None:
+        self.key = RunKey(self.job_id, self.attempt, self.node)
 
     @property
     def told(self) -> bool:

@@ -6,6 +6,7 @@ import collections.abc
 import difflib
 import functools
 import inspect
+import math
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -116,6 +117,16 @@ def fits(value: object, hint: Any) -> bool:
     if isinstance(hint, type) and getattr(hint, "_is_runtime_protocol", not getattr(hint, "_is_protocol", False)):
         return isinstance(value, hint)
     return True
+
+
+def is_finite_number(value: object) -> bool:
+    """Whether a value is a real number, neither infinite nor a truth value."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond all floats
+        return False
 
 
 def unknown_name(name: str, known: Sequence[str]) -> str:

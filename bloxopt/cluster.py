@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bloxopt.arguments import is_finite_number
 from bloxopt.errors import ClusterError
 from bloxopt.jobs import MAX_GPUS, BoolArray, FloatArray, IntArray, JobTable
 from bloxopt.network import DEFAULT_NETWORK, Network, link_keys
@@ -83,14 +83,18 @@ class Node:
             text = getattr(self, field)
             if not isinstance(text, str) or not text or not text.isprintable():
                 raise ClusterError(f"node {self.name!r}: {field} is {text!r}, must be a non-empty printable string")
-        if not _is_number(self.num_gpus) or self.num_gpus != round(self.num_gpus) or not 1 <= self.num_gpus <= MAX_GPUS:
+        if (
+            not is_finite_number(self.num_gpus)
+            or self.num_gpus != round(self.num_gpus)
+            or not 1 <= self.num_gpus <= MAX_GPUS
+        ):
             raise ClusterError(
                 f"node {self.name!r}: num_gpus is {self.num_gpus!r}, must be a whole number from 1 to {MAX_GPUS}"
             )
         if self.links is not None:
             object.__setattr__(self, "links", _link_table(self))
         if self.island_gpus is not None and (
-            not _is_number(self.island_gpus)
+            not is_finite_number(self.island_gpus)
             or self.island_gpus != round(self.island_gpus)
             or self.island_gpus < 1
             or self.num_gpus % self.island_gpus
@@ -101,7 +105,7 @@ class Node:
             )
         for field in ("cpus", "memory_gib"):
             value = getattr(self, field)
-            if value is not None and not (_is_number(value) and value >= 0):
+            if value is not None and not (is_finite_number(value) and value >= 0):
                 raise ClusterError(f"node {self.name!r}: {field} is {value!r}, must be a finite number >= 0")
         for name, value in labels:
             if name == MIG_LABEL:
@@ -337,8 +341,3 @@ def _link_table(node: Node) -> tuple[tuple[float, ...], ...]:
 
 def _some(names: Mapping[str, Any]) -> str:
     return ", ".join([*list(names)[:10], *(["…"] if len(names) > 10 else [])])
-
-
-def _is_number(value: object) -> bool:
-    """A finite real number, and not a truth value."""
-    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool) and math.isfinite(value)

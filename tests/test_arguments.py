@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 import pytest
 
-from bloxopt.arguments import check_options, checked_arguments, fits
-from bloxopt.errors import ConfigError, FormulationError, InputError, TraceError, guarded
+from bloxopt.arguments import check_options, checked_arguments, fits, is_finite_number
+from bloxopt.cluster import Node
+from bloxopt.errors import ClusterError, ConfigError, FormulationError, InputError, TraceError, guarded
 from bloxopt.registry import Registry
 from bloxopt.selection import SELECTORS, get_selector
+from bloxopt.simulation.options import SimulationOptions
 
 
 @checked_arguments(TraceError)
@@ -122,3 +125,33 @@ def test_own_errors_and_ctrl_c_pass() -> None:
         raise TraceError("mine")
     with pytest.raises(KeyboardInterrupt), guarded("x", FormulationError):
         raise KeyboardInterrupt
+
+
+# -- finite numbers ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [0, -1.5, 1e308, 10**300, np.int64(3), np.float32(0.5)])
+def test_what_is_a_finite_number(value: object) -> None:
+    assert is_finite_number(value)
+
+
+@pytest.mark.parametrize(
+    "value", [math.inf, -math.inf, math.nan, 10**400, True, np.True_, "1", None, 1j, np.array([1.0])]
+)
+def test_what_is_none_is_refused_where_one_is_needed(value: Any) -> None:
+    assert not is_finite_number(value)
+    with pytest.raises(ClusterError, match="num_gpus is"):
+        Node(name="n", gpu_type="A100", num_gpus=value)
+    with pytest.raises(ConfigError, match="round_seconds is"):
+        SimulationOptions(round_seconds=value)
+
+
+def test_only_the_interval_between_plans_may_be_infinite() -> None:
+    assert SimulationOptions(solve_interval=math.inf).solve_interval == math.inf
+    others: list[Any] = [-math.inf, math.nan, True, "inf", -1.0]
+    for value in others:
+        with pytest.raises(ConfigError, match="solve_interval is"):
+            SimulationOptions(solve_interval=value)
+    for name in ("first_round", "restart_cost", "start_cost", "round_budget"):
+        with pytest.raises(ConfigError, match=f"{name} is inf"):
+            SimulationOptions().with_(**{name: math.inf})

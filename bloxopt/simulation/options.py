@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
+from bloxopt.arguments import is_finite_number
 from bloxopt.errors import ConfigError, UnknownNameError
 from bloxopt.formulations.space import EVERY_COUNT_UP_TO
 from bloxopt.registry import Registry
@@ -81,17 +83,16 @@ class SimulationOptions:
         def fail(name: str, wanted: str) -> None:
             raise ConfigError(f"simulation option {name} is {getattr(self, name)!r}: it must be {wanted}")
 
-        if not _is_number(self.round_seconds) or not 0 < self.round_seconds < float("inf"):
+        if not is_finite_number(self.round_seconds) or not self.round_seconds > 0:
             fail("round_seconds", "a finite number of seconds > 0")
-        if not _is_number(self.first_round) or not 0 <= self.first_round < float("inf"):
+        if not is_finite_number(self.first_round) or not self.first_round >= 0:
             fail("first_round", "a finite number of seconds >= 0")
-        if not _is_number(self.solve_interval) or not self.solve_interval >= 0:
+        never = isinstance(self.solve_interval, float) and self.solve_interval == math.inf
+        if not never and (not is_finite_number(self.solve_interval) or not self.solve_interval >= 0):
             fail("solve_interval", "a number of seconds >= 0")
-        if self.restart_cost is not None and not (
-            _is_number(self.restart_cost) and 0 <= self.restart_cost < float("inf")
-        ):
+        if self.restart_cost is not None and not (is_finite_number(self.restart_cost) and self.restart_cost >= 0):
             fail("restart_cost", "None or a finite number of seconds >= 0")
-        if not _is_number(self.start_cost) or not 0 <= self.start_cost < float("inf"):
+        if not is_finite_number(self.start_cost) or not self.start_cost >= 0:
             fail("start_cost", "a finite number of seconds >= 0")
         for name in ("placement_slowdown", "incremental"):
             if not isinstance(getattr(self, name), bool):
@@ -100,9 +101,7 @@ class SimulationOptions:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 fail(name, f"a whole number >= {least}")
-        if self.round_budget is not None and not (
-            _is_number(self.round_budget) and 0 < self.round_budget < float("inf")
-        ):
+        if self.round_budget is not None and not (is_finite_number(self.round_budget) and self.round_budget > 0):
             fail("round_budget", "None or a finite number of seconds > 0")
         if self.progress not in get_args(Progress):
             fail("progress", "exact, whole_seconds, whole_steps, whole_rounds or whole_steps_in_whole_rounds")
@@ -138,10 +137,6 @@ class SimulationOptions:
             "placement_options": dict(self.placement_options),
             "host_allocation_options": dict(self.host_allocation_options),
         }
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 DEFAULT = SimulationOptions()

@@ -13,6 +13,7 @@ from instances import PlainModel, make_space, spaces
 from bloxopt.errors import FormulationError
 from bloxopt.formulations import unmet_deadlines
 from bloxopt.formulations.policies import get_policy
+from bloxopt.formulations.policies.min_cost import Prices
 
 PRICE = {"fast": 0.74, "mid": 0.43, "slow": 0.135}
 
@@ -137,6 +138,23 @@ def test_prices_have_documented_defaults_and_bad_ones_are_named():
             get_policy("min_cost", prices=prices)
     with pytest.raises(FormulationError, match="unmet"):
         get_policy("min_cost_slos", unmet="all")
+    with pytest.raises(FormulationError, match="prices is 3, must be a table"):
+        Prices(3)
+
+
+@pytest.mark.parametrize("policy", ["min_cost", "min_cost_slos"])
+@pytest.mark.parametrize("frugal", [{}, {"frugal": True}], ids=["throughput", "frugal"])
+def test_a_price_of_a_gpu_type_that_is_not_there_is_a_slip_where_another_has_none(policy, frugal):
+    options = frugal if policy == "min_cost_slos" else {}
+    both = make_space([[1.0, 1.0]], [1], [1, 1])  # fast and mid
+    slip = (
+        "price of GPU type 'fats', which the cluster does not have, and none is given for 'fast': did you mean 'fast'"
+    )
+    for prices in ({"fats": 2.0}, {"fats": 2.0, "mid": 1.0}):
+        with pytest.raises(FormulationError, match=slip):
+            get_policy(policy, prices=prices, **options).allocate(both)
+    # One list serves several clusters, in any case.
+    get_policy(policy, prices={"FAST": 2.0, "mid": 1.0, "slow": 0.5, "H100": 9.0}, **options).allocate(both)
 
 
 def test_a_frugal_plan_leaves_gpus_idle():

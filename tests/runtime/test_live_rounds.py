@@ -223,3 +223,19 @@ def test_a_tenant_that_is_named_need_not_have_jobs(tmp_path: Path, settings: dic
     world.kill()
     report = replay(read_log(tmp_path / "live.db"))
     assert (report.rounds, report.identical, report.failed) == (10, 10, 0)
+
+
+def test_a_gpu_type_that_has_a_price_need_not_be_there(tmp_path: Path) -> None:
+    pytest.importorskip("fastapi")
+    prices = {"K80": 0.2, "A100": 3.0, "H100": 4.0}
+    world = RecordedWorld(tmp_path, policy={"name": "min_cost", "options": {"prices": prices}})
+    world.add("old", 2, "V100")
+    world.beat()
+    first = world.submit("ada", 2)
+    world.rounds(2)
+    world.add("new", 2, "A100")
+    world.beat()
+    second = world.submit("ada", 2)
+    world.rounds(2)
+    assert all(world.live.jobs[job_id].wanted for job_id in first + second)
+    world.kill()

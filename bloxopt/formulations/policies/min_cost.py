@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from bloxopt.arguments import unknown_name
 from bloxopt.errors import FormulationError
 from bloxopt.formulations import Affine, Cost, DeadlinesFirst, MaxSum, Objective, Policy, Program
 from bloxopt.formulations.checks import checked_amount
@@ -23,12 +24,12 @@ PRICES: Mapping[str, float] = {"v100": 0.74, "p100": 0.43, "k80": 0.135}
 def min_cost(prices: Mapping[str, float] | None = None, normalized: bool = False, **options: Any) -> Policy:
     """``max Σ_i Σ_j T_ij / price_j x_ij``, most throughput per dollar (Gavel, OSDI 2020, §4.2, as its code has it).
 
-    ``prices`` per GPU-hour by GPU type, :data:`PRICES` for those not named (on a cluster without any of these types a
-    GPU-hour costs 1); ``normalized`` divides each job's steps/s by its rate on an average GPU, so that models with
-    long and short steps count alike.
+    ``prices`` per GPU-hour by GPU type, :data:`PRICES` for those not named (without ``prices``, on a cluster that has
+    none of these types, a GPU-hour costs 1); ``normalized`` divides each job's steps/s by its rate on an average GPU,
+    so that models with long and short steps count alike.
     """
     return Policy(
-        objective=MaxSum(ThroughputPerCost(_prices(prices), normalized)),
+        objective=MaxSum(ThroughputPerCost(Prices(prices), normalized)),
         **{
             "name": "min_cost",
             "source": "Gavel (OSDI 2020)",
@@ -50,7 +51,7 @@ def min_cost_slos(
     Deadlines that cannot all be kept are given up one by one and named in ``Allocation.message`` (Gavel drops all).
     ``frugal`` spends as little as the deadlines allow instead: jobs without one then wait.
     """
-    price = _prices(prices)
+    price = Prices(prices)
     spend: Objective = LeastCost(price) if frugal else MaxSum(ThroughputPerCost(price, normalized))
     return Policy(
         objective=DeadlinesFirst(spend, unmet),
@@ -64,15 +65,63 @@ def min_cost_slos(
 
 
 @dataclass(frozen=True)
+class Prices:
+    """Dollars per GPU-hour by GPU type, in any case: those ``given``, :data:`PRICES` for all others.
+
+    Raises :class:`FormulationError` for a price that is no finite number > 0.
+    """
+
+    given: Mapping[str, float] | None = None
+
+    def __post_init__(self) -> None:
+        given: object = self.given
+        if given is not None and not isinstance(given, Mapping):
+            raise FormulationError(
+                f"min_cost: prices is {given!r}, must be a table of dollars per GPU-hour by GPU type"
+            )
+        for name, value in (self.given or {}).items():
+            checked_amount("min_cost", f"price of GPU type {name!r}", value)
+            if value <= 0:
+                raise FormulationError(f"min_cost: price of GPU type {name!r} is {value!r}, must be > 0")
+
+    def of_each_type(self, space: AllocationSpace) -> FloatArray:
+        """The prices of the cluster's GPU types (types,); 1 each where nobody gave any, and none has a default.
+
+        One list may serve several clusters. But raises :class:`FormulationError` for a GPU type that has no price
+        beside others that have one; and where one that is not named comes beside a name that the cluster does not
+        have, which must be a slip. Not so on a live cluster, whose types come and go.
+        """
+        given = {str(name).lower(): float(value) for name, value in (self.given or {}).items()}
+        known = {**PRICES, **given}
+        types = [name.lower() for name in space.gpu_types]
+        strange = [str(name) for name in self.given or {} if str(name).lower() not in types]
+        missing = [name for name in space.gpu_types if name.lower() not in given]
+        if strange and missing and not space.catalog.table.is_open:
+            raise FormulationError(
+                f"min_cost: price of GPU type {strange[0]!r}, which the cluster does not have, and none is given for "
+                f"{missing[0]!r}: {unknown_name(strange[0], space.gpu_types)}"
+            )
+        if not any(name in known for name in types):
+            return np.ones(len(types))
+        for name in space.gpu_types:
+            if name.lower() not in known:
+                raise FormulationError(
+                    f"min_cost: no price for GPU type {name!r}; known are {', '.join(known)}: give "
+                    f"prices={{{name!r}: ...}}"
+                )
+        return np.array([known[name] for name in types], dtype=np.float64)
+
+
+@dataclass(frozen=True)
 class ThroughputPerCost(Expression):
     """Steps/s of each job per dollar an hour of one GPU of the type it runs on: ``Σ_j T_ij / price_j x_ij``."""
 
-    price: Mapping[str, float]
+    price: Prices
     normalized: bool = False
     progress_dependent = False
 
     def build(self, space: AllocationSpace) -> FloatArray:
-        each = price_of_each_type(self.price, space)
+        each = self.price.of_each_type(space)
         value = space.rate / each[space.gpu_type]
         if self.normalized:
             value = value * (space.requested_demand / positive_rate(space.proportional_rate, space))[space.job]
@@ -83,7 +132,7 @@ class ThroughputPerCost(Expression):
 class LeastCost(Objective):
     """``min Σ_i Σ_j price_j s_i x_ij``, dollars per hour. GPUs that nobody was promised stay idle: they cost."""
 
-    price: Mapping[str, float]
+    price: Prices
     progress_dependent = False
     work_conserving = False
     minimised = True
@@ -95,34 +144,5 @@ class LeastCost(Objective):
         return self._cost(space).utility(space, x)
 
     def _cost(self, space: AllocationSpace) -> MaxSum:
-        price = price_of_each_type(self.price, space)
+        price = self.price.of_each_type(space)
         return MaxSum(-Cost(dict(zip(space.gpu_types, price.tolist(), strict=True))))
-
-
-def price_of_each_type(price: Mapping[str, float], space: AllocationSpace) -> FloatArray:
-    """Dollars per GPU-hour (types,); 1 each where none has a price, so that GPU-hours are what counts.
-
-    Raises :class:`FormulationError` naming a GPU type without a price beside others that have one. Prices of types
-    that the cluster does not have count for nothing: one list may serve several clusters.
-    """
-    own = [name.lower() for name in space.gpu_types]
-    if not any(name in price for name in own):
-        return np.ones(len(space.gpu_types))
-    for name in space.gpu_types:
-        if name.lower() not in price:
-            raise FormulationError(
-                f"min_cost: no price for GPU type {name!r}; known are {', '.join(price)}: give prices={{{name!r}: ...}}"
-            )
-    return np.array([price[name.lower()] for name in space.gpu_types], dtype=np.float64)
-
-
-def _prices(given: Mapping[str, float] | None) -> dict[str, float]:
-    """Checked prices by lower-case GPU type, the defaults for those not given."""
-    if given is not None and not isinstance(given, Mapping):
-        raise FormulationError(f"min_cost: prices is {given!r}, must be a table of dollars per GPU-hour by GPU type")
-    price = dict(PRICES)
-    for name, value in (given or {}).items():
-        price[str(name).lower()] = checked_amount("min_cost", f"price of GPU type {name!r}", value)
-        if value <= 0:
-            raise FormulationError(f"min_cost: price of GPU type {name!r} is {value!r}, must be > 0")
-    return price

@@ -51,7 +51,8 @@ def create_app(config: ServiceConfig | Service) -> FastAPI:
     app.state.service = service
     app.state.ending = False  # once it is set, requests that wait for something are answered with what there is
     for routes in (job_routes, node_routes, admin_routes, whatif_routes):
-        app.include_router(routes.router)
+        # Not as routers within the application's: each request would look for its route twice.
+        app.router.routes.extend(routes.router.routes)
     app.add_exception_handler(RequestValidationError, _malformed)
     app.add_exception_handler(HTTPException, _refused)
     app.add_exception_handler(BloxoptError, _failed)

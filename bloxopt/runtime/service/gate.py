@@ -125,18 +125,20 @@ class Gate:
         # What agents send all the time is no news while it goes well; nor is looking.
         common = scope["method"] == "GET" or (caller is not None and caller.role == "node")
         level = logging.WARNING if status >= 500 or status in (401, 403, 429) else logging.INFO
-        log.log(
-            logging.DEBUG if common and status < 400 else level,
-            "request",
-            extra={
-                "method": scope["method"],
-                "path": scope["path"][:_LOGGED],
-                "status": status,
-                "seconds": round(seconds, 4),
-                "caller": None if caller is None else f"{caller.role} {caller.subject}",
-                "client": client[0] if (client := scope.get("client")) else None,
-            },
-        )
+        level = logging.DEBUG if common and status < 400 else level
+        if log.isEnabledFor(level):
+            log.log(
+                level,
+                "request",
+                extra={
+                    "method": scope["method"],
+                    "path": scope["path"][:_LOGGED],
+                    "status": status,
+                    "seconds": round(seconds, 4),
+                    "caller": None if caller is None else f"{caller.role} {caller.subject}",
+                    "client": client[0] if (client := scope.get("client")) else None,
+                },
+            )
 
 
 async def _answer(send: Send, status: int, detail: str, headers: dict[str, str] | None = None) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from collections.abc import Callable, Coroutine
+from typing import Annotated, Any
 
 from fastapi import APIRouter, HTTPException, Path, Query, Request, Response
-from pydantic import BaseModel
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ValidationError
 from starlette.concurrency import run_in_threadpool
 
 from bloxopt.runtime.live.faults import UnknownError
@@ -21,6 +23,7 @@ from bloxopt.runtime.service.routes import (
     OwnNode,
     Person,
     TheService,
+    is_own_node,
 )
 from bloxopt.runtime.service.service import Service
 from bloxopt.runtime.store import RunKey, RunRecord
@@ -61,13 +64,42 @@ def undrain(service: TheService, caller: Admin, name: NodePath) -> NodeView:
     return node_view(service.live, service.live.drain(name, False, caller.subject), True)
 
 
-@router.post("/{name}/heartbeat", response_model=DesiredState)
+class HeartbeatRoute(APIRoute):
+    """A route that a thousand nodes ask all the time: what is as it should be is answered without FastAPI's ways of
+    finding out what it is. Anything else goes these ways, which say what is wrong with it."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        thorough = super().get_route_handler()
+
+        async def answer(request: Request) -> Response:
+            caller, name = request.scope["state"]["caller"], request.path_params["name"]
+            if is_own_node(caller, name) and request.headers.get("content-type") == "application/json":
+                try:
+                    report = Heartbeat.model_validate_json(await request.body())
+                except ValidationError:
+                    pass
+                else:
+                    return await heartbeat(request.app.state.service, caller, name, report)
+            return await thorough(request)
+
+        return answer
+
+
 async def heartbeat(service: TheService, caller: OwnNode, name: NodePath, report: Heartbeat) -> Response:
     """What an agent sees; the answer is what should run on its node."""
     if report.node != name:
         raise HTTPException(422, f"the heartbeat is of node {report.node!r}, and was sent as one of {name!r}")
     desired = await asyncio.wrap_future(service.reception.receive(report))
     return Response(desired.model_dump_json(), media_type="application/json")
+
+
+router.add_api_route(
+    "/{name}/heartbeat",
+    heartbeat,
+    response_model=DesiredState,
+    methods=["POST"],
+    route_class_override=HeartbeatRoute,
+)
 
 
 @router.post(

@@ -66,9 +66,14 @@ async def _person(request: Request) -> Caller:
     return caller
 
 
+def is_own_node(caller: Caller | None, name: str) -> bool:
+    """Whether the caller speaks for the node of this name."""
+    return caller is not None and caller.role == "node" and caller.subject == name
+
+
 async def _node(request: Request, name: NodePath) -> Caller:
     caller = _caller(request)
-    if caller.role != "node" or caller.subject != name:
+    if not is_own_node(caller, name):
         raise HTTPException(403, f"only the token of node {name!r} may do this")
     return caller
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from bloxopt.errors import CheckError, InputError, StoreError
 from bloxopt.wording import shown
 
-_PAGE = 200
+_PAGE = 50
 """Events that are asked for at once."""
 
 _FAR = 1e12
@@ -128,13 +128,14 @@ def _from_database(url: str, name: str, kinds: frozenset[str]) -> Iterator[LogEv
 
     from bloxopt.runtime.store import schema
     from bloxopt.runtime.store.database import failures
+    from bloxopt.runtime.store.plain_data import JSON_SETTINGS
 
     with failures(f"database {name}"):
         parsed = sa.make_url(url)
         if parsed.get_backend_name() == "postgresql":
             parsed = parsed.set(drivername="postgresql+psycopg")
         # Not as a store: that would bring the schema up to date, under a scheduler that may be at work.
-        engine = sa.create_engine(parsed)
+        engine = sa.create_engine(parsed, **JSON_SETTINGS)
     events, after = schema.events, 0
     try:
         while True:

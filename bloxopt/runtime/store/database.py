@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,11 +10,11 @@ from pathlib import Path
 from typing import IO, Any
 
 import sqlalchemy as sa
-from pydantic_core import from_json, to_json
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from bloxopt.errors import StoreError
 from bloxopt.runtime.store import schema
+from bloxopt.runtime.store.plain_data import JSON_SETTINGS
 
 BUSY_SECONDS = 10.0
 """How long a writer waits for another one to finish."""
@@ -43,7 +42,13 @@ def open_engine(url: str) -> sa.Engine:
     if parsed.get_backend_name() == "sqlite":
         return _sqlite(parsed)
     return sa.create_engine(
-        parsed, paramstyle="format", pool_pre_ping=True, pool_size=5, max_overflow=5, connect_args=_NOTICED, **_JSON
+        parsed,
+        paramstyle="format",
+        pool_pre_ping=True,
+        pool_size=5,
+        max_overflow=5,
+        connect_args=_NOTICED,
+        **JSON_SETTINGS,
     )
 
 
@@ -51,25 +56,6 @@ def name_of(engine: sa.Engine) -> str:
     """What messages call the database: its file, or its URL without the password."""
     url = engine.url
     return str(url.database) if engine.dialect.name == "sqlite" else url.render_as_string(hide_password=True)
-
-
-def as_json(value: Any) -> str:
-    """Plain data as JSON, several times faster than the standard library writes it, with floats that read back.
-
-    Raises :class:`ValueError` for data that is not plain, and texts that UTF-8 cannot say.
-    """
-    return to_json(value, inf_nan_mode="constants").decode()
-
-
-def _from_json(text: str | bytes) -> Any:
-    """What JSON says, several times faster than the standard library reads it, which reads all that it wrote."""
-    try:
-        return from_json(text)
-    except ValueError:
-        return json.loads(text)
-
-
-_JSON: dict[str, Any] = {"json_serializer": as_json, "json_deserializer": _from_json}
 
 
 def _parsed(url: str) -> sa.URL:
@@ -102,7 +88,7 @@ def _sqlite(url: sa.URL) -> sa.Engine:
         except OSError as error:
             raise StoreError(f"{path}: {error.strerror}") from None
     settings = {"timeout": BUSY_SECONDS, "check_same_thread": False}
-    engine = sa.create_engine(url, connect_args=settings, **_JSON)
+    engine = sa.create_engine(url, connect_args=settings, **JSON_SETTINGS)
 
     @sa.event.listens_for(engine, "connect")
     def _settings(connection: Any, _: Any) -> None:

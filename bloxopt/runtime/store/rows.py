@@ -13,8 +13,8 @@ from sqlalchemy.sql.compiler import SQLCompiler
 
 from bloxopt.runtime.messages import GpuInfo, JobSpec, JobStatus, RunState
 from bloxopt.runtime.store import schema
-from bloxopt.runtime.store.database import as_json
 from bloxopt.runtime.store.facts import Change, Event, JobRecord, NodeRecord, RunRecord
+from bloxopt.runtime.store.plain_data import as_json, as_short_json
 
 _JOB_FIXED = ("job_id", "user", "spec", "submitted_at", "submission_key")
 """What cannot change of a job that is stored: with the specification, the most of it."""
@@ -57,7 +57,8 @@ class Statements:
         self._new_jobs = self._put(jobs, _JOB_FIXED, {"spec": _spec_json, **status})
         self._known_jobs = self._made(update, jobs, (), status)
         self._runs = self._put(schema.runs, ("job_id", "attempt", "node"), {"state": _value})
-        self._events = self._made(events.insert(), events, Event._fields, {})
+        short = {"data": as_short_json} if dialect.name == "sqlite" else {}
+        self._events = self._made(events.insert(), events, Event._fields, short)
 
     def of(self, change: Change) -> Iterable[tuple[str, list[list[Any]]]]:
         """Statements that store a change and their rows, in the order in which they refer to each other."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 MIGRATIONS: dict[int, tuple[str, ...]] = {
     2: ("ALTER TABLE tokens ADD COLUMN last_used_at DOUBLE PRECISION",),
@@ -14,6 +14,7 @@ MIGRATIONS: dict[int, tuple[str, ...]] = {
         'CREATE INDEX jobs_of_user ON jobs ("user", submitted_at)',
         "CREATE INDEX jobs_by_status ON jobs (status, submitted_at)",
     ),
+    4: (),  # large events are compressed, which older versions cannot read
 }
 """Statements that make a schema of each version from the one before: the same for SQLite and PostgreSQL."""
 

@@ -15,6 +15,8 @@ from bloxopt.errors import InputError
 
 _HORIZON = 7 * 86_400.0
 """Seconds ahead that the start of a live job is looked for."""
+_PATIENCE = 180.0
+"""Seconds for an answer: on a large cluster, what would help takes a while to try out."""
 _EPOCH = 1e9
 """Moments after this many seconds are dates of a live cluster, those before it moments of a trace."""
 
@@ -49,7 +51,7 @@ def explain(
             raise InputError(f"{what[0]} is a folder: name a job of it as well: bloxopt explain {what[0]} JOB")
         if at is not None:
             raise InputError("--at is for results on disk: a live job is explained as it is now")
-        with connected(scheduler) as people:
+        with connected(scheduler, timeout=_PATIENCE) as people:
             answer = people.get(path("jobs", what[0], "explain"), remedies=remedies, horizon=_HORIZON)
     if json:
         console.print_json(answer)

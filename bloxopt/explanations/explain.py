@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -43,14 +45,22 @@ class _Case:
 
 
 def explain(
-    scheduler: Scheduler, state: ClusterState, job_id: str, *, remedies: bool = True, horizon: float = 30 * 86_400.0
+    scheduler: Scheduler,
+    state: ClusterState,
+    job_id: str,
+    *,
+    remedies: bool = True,
+    horizon: float = 30 * 86_400.0,
+    patience: float = math.inf,
 ) -> Explanation:
     """Why ``job_id`` does not run in the round that ``scheduler`` is about to decide for ``state``.
 
     Everything is worked out on forks, so nothing changes. ``remedies`` False leaves out what would make it run now,
     which takes a round for every try; ``horizon`` (s) is how far ahead its start is looked for, 0 for not at all.
-    Raises :class:`~bloxopt.errors.InputError` for a job that does not exist.
+    That comes last, and is given up, which is said, when ``patience`` seconds have passed since the call. Raises
+    :class:`~bloxopt.errors.InputError` for a job that does not exist.
     """
+    until = time.monotonic() + patience
     catalog, ledger = scheduler.backend.catalog, scheduler.backend.ledger
     row = catalog.position.get(job_id)
     if row is None:
@@ -69,14 +79,12 @@ def explain(
     case = _Case(scheduler, state, row, twin, twin.decide(before))
     if row in case.made.assignment:
         return _running(case, answer)
-    start = _expected_start(case, horizon) if horizon > 0 else None
     found = _refused(case, answer) or _waiting(case, answer)
-    return replace(
-        found,
-        prices=_prices(case),
-        remedies=(*found.remedies, *(_tried(case) if remedies else ())),
-        expected_start=start,
-    )
+    found = replace(found, prices=_prices(case), remedies=(*found.remedies, *(_tried(case) if remedies else ())))
+    start = _expected_start(case, horizon, until) if horizon > 0 else None
+    if start is None and time.monotonic() > until:
+        return replace(found, detail=f"{found.detail}; when it starts takes too long to work out")
+    return replace(found, expected_start=start)
 
 
 def _tried(case: _Case) -> Iterable[Remedy]:
@@ -349,7 +357,7 @@ def _prices(case: _Case) -> dict[str, float]:
     return {str(name): float(price) for name, price in duals["Capacity"].items()}
 
 
-def _expected_start(case: _Case, horizon: float) -> float | None:
+def _expected_start(case: _Case, horizon: float, until: float) -> float | None:
     twin, _ = fork(case.scheduler, case.state)
     backend = twin.backend
     ledger = backend.ledger
@@ -359,7 +367,7 @@ def _expected_start(case: _Case, horizon: float) -> float | None:
         if getattr(backend, "finished", False) or getattr(backend, "rounds_without_progress", 0) >= _IDLE_ROUNDS:
             return None
         begin: float = backend.now  # type: ignore[attr-defined]
-        if begin > end:
+        if begin > end or time.monotonic() > until:
             return None
         served = float(ledger.attained_seconds[case.row])
         twin.run_round()

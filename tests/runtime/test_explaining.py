@@ -133,6 +133,16 @@ def test_what_takes_too_long_is_said_and_the_next_question_is_answered(asked: As
     assert asked.get(waits).json()["reason"] == "lower_priority"
 
 
+def test_a_start_that_takes_too_long_to_find_leaves_the_rest_of_the_answer(asked: Asked) -> None:
+    waits = asked.fill()[-1]
+    asked.world.rounds(1)
+    known = asked.get(waits).json()
+    asked.service.loop.explainer.patience = 1.0
+    answer = asked.get(waits, horizon=LONG)
+    assert answer.status_code == 200
+    assert answer.json() == known | {"detail": f"{known['detail']}; when it starts takes too long to work out"}
+
+
 def test_a_process_that_was_killed_is_made_again(asked: Asked) -> None:
     waits = asked.fill()[-1]
     asked.world.rounds(1)

@@ -31,12 +31,13 @@ _NICENESS = 8
 
 
 class Question(NamedTuple):
-    """About which job, whether to try out what would make it run, how far to look ahead (s), and the processor time
-    (s) that all of it may take."""
+    """About which job, whether to try out what would make it run, how far to look ahead (s), after how long (s) to stop
+    looking, and the processor time (s) that all of it may take."""
 
     job_id: str
     remedies: bool
     horizon: float
+    patience: float
     seconds: float
 
 
@@ -54,7 +55,14 @@ def serve(connection: socket.socket) -> None:
             if anew:
                 copied = opened(receive(connection))
             scheduler, state = copied
-            answer = explain(scheduler, state, question.job_id, remedies=question.remedies, horizon=question.horizon)
+            answer = explain(
+                scheduler,
+                state,
+                question.job_id,
+                remedies=question.remedies,
+                horizon=question.horizon,
+                patience=question.patience,
+            )
         except Exception as error:
             answer = _said(error)
         send(connection, answer)

@@ -22,8 +22,11 @@ from bloxopt.solvers.worker import receive, send
 MOST_SECONDS = 60.0
 """Seconds of processor time that one explanation may take."""
 
-_PATIENCE = 2.0
-"""Seconds of waiting for each second of processor time: other processes use the machine too."""
+PATIENCE = 20.0
+"""Seconds after which a job's start is no longer looked for: people wait for the rest of the answer."""
+
+_WAITING, _STARTING = 2.0, 20.0
+"""Seconds of waiting for each second of processor time, as others use the machine too, and for a process to start."""
 
 _MOST_WAITING = 8
 """Questions that may wait for the one that is being worked out: each holds a thread of the service."""
@@ -39,8 +42,8 @@ class Explainer:
     and is made again after that. One copy of the scheduler serves any number of questions.
     """
 
-    def __init__(self, seconds: float = MOST_SECONDS) -> None:
-        self.seconds = seconds
+    def __init__(self, seconds: float = MOST_SECONDS, patience: float = PATIENCE) -> None:
+        self.seconds, self.patience = seconds, patience
         self._places = threading.BoundedSemaphore(1 + _MOST_WAITING)
         self._lock = threading.Lock()
         self._process: _Process | None = None
@@ -62,7 +65,7 @@ class Explainer:
             copied = make()
             if copied is None:
                 return None
-            return self._asked(copied, Question(job_id, remedies, horizon, self.seconds))
+            return self._asked(copied, Question(job_id, remedies, horizon, self.patience, self.seconds))
 
     def close(self) -> None:
         """End the process, whatever it does."""
@@ -79,7 +82,7 @@ class Explainer:
                 raise ConflictError(f"no process can be started to work it out in: {error.strerror}") from None
         process = self._process
         try:
-            answer = process.ask(copied, question, time.monotonic() + _PATIENCE * self.seconds)
+            answer = process.ask(copied, question, time.monotonic() + _STARTING + _WAITING * self.seconds)
         except (OSError, EOFError) as error:  # a timeout too
             process.kill()
             late = isinstance(error, TimeoutError) or process.exit_code == -signal.SIGXCPU

@@ -84,26 +84,28 @@ class _NodeLines:
         self._labels = [
             _labels(zip(LABELS, (host, uuid, str(index), gpu_type), strict=True)) for uuid, index, gpu_type in which
         ]
-        self._written: dict[str, tuple[tuple[Any, ...], str]] = {}
+        self._written: dict[str, tuple[tuple[Any, ...], bytes]] = {}
 
-    def of(self, family: _Family, values: tuple[Any, ...]) -> str:
+    def of(self, family: _Family, values: tuple[Any, ...]) -> bytes:
         """The lines of a family, of whose attribute each GPU has one of the ``values``."""
         known = self._written.get(family.name)
         if known is not None and known[0] == values:
             return known[1]
         name, number = family.name, family.number
         lines = zip(self._labels, values, strict=True)
-        text = "".join([f"{name}{{{labels}}} {number(value)}\n" for labels, value in lines if value is not None])
+        shown = [f"{name}{{{labels}}} {number(value)}\n" for labels, value in lines if value is not None]
+        text = "".join(shown).encode()
         self._written[name] = values, text
         return text
 
-    def owners(self, owners: tuple[str, ...]) -> str:
+    def owners(self, owners: tuple[str, ...]) -> bytes:
         """Which job has each GPU, by the labels of the job."""
         known = self._written.get(_INFO)
         if known is not None and known[0] == owners:
             return known[1]
         lines = zip(self._labels, owners, strict=True)
-        text = "".join([f"{_INFO}{{{labels},{owner}}} 1.0\n" for labels, owner in lines if owner is not _NOBODY])
+        shown = [f"{_INFO}{{{labels},{owner}}} 1.0\n" for labels, owner in lines if owner is not _NOBODY]
+        text = "".join(shown).encode()
         self._written[_INFO] = owners, text
         return text
 
@@ -128,9 +130,9 @@ class LiveSeries:
     def text(self) -> Iterator[bytes]:
         """Every series of every GPU and running job now, in parts. What is not known of a GPU has no series."""
         going: dict[str, _Going] = {}
-        families: list[list[str]] = [[] for _ in _FAMILIES]
-        allocated: list[str] = []
-        info: list[str] = []
+        families: list[list[bytes]] = [[] for _ in _FAMILIES]
+        allocated: list[bytes] = []
+        info: list[bytes] = []
         # All of a node at once: what one looks at again and again is at hand then.
         for host, contact in list(self._live.contacts.items()):
             infos = contact.infos
@@ -146,8 +148,10 @@ class LiveSeries:
         self._going = going
         yield from _job_text(list(going.values()))
         for family, written in zip((*_FAMILIES, _ALLOCATED), (*families, allocated), strict=True):
-            yield _text(family.name, family.kind, family.text, written)
-        yield _text(_INFO, "gauge", _INFO_TEXT, info)
+            yield _head(family.name, family.kind, family.text)
+            yield from written
+        yield _head(_INFO, "gauge", _INFO_TEXT)
+        yield from info
 
     def _lines_of(self, host: str, infos: Sequence[GpuInfo]) -> _NodeLines:
         which = list(map(_WHICH, infos))
@@ -177,22 +181,22 @@ class LiveSeries:
 
 def _job_text(going: Sequence[_Going]) -> Iterator[bytes]:
     name = "bloxopt_job_gpus"
-    lines = [f"{name}{{{one.labels}}} {one.gpus}.0\n" for one in going]
-    yield _text(name, "gauge", "GPUs of a running job", lines)
+    yield _head(name, "gauge", "GPUs of a running job")
+    yield "".join([f"{name}{{{one.labels}}} {one.gpus}.0\n" for one in going]).encode()
     name = "bloxopt_job_steps"
-    lines = [f"{name}{{{one.labels}}} {float(one.job.steps)}\n" for one in going]
-    yield _text(name, "gauge", "Steps that a running job has done", lines)
+    yield _head(name, "gauge", "Steps that a running job has done")
+    yield "".join([f"{name}{{{one.labels}}} {float(one.job.steps)}\n" for one in going]).encode()
     name = "bloxopt_job_steps_per_second"
+    yield _head(name, "gauge", "Rate of a running job")
     rates = [(one.labels, one.job.steps_per_second) for one in going]
-    lines = [f"{name}{{{labels}}} {float(rate)}\n" for labels, rate in rates if rate is not None]
-    yield _text(name, "gauge", "Rate of a running job", lines)
+    yield "".join([f"{name}{{{labels}}} {float(rate)}\n" for labels, rate in rates if rate is not None]).encode()
     name = "bloxopt_job_attained_seconds"
-    lines = [f"{name}{{{one.labels}}} {float(one.job.attained_seconds)}\n" for one in going]
-    yield _text(name, "gauge", "Time that a running job has had GPUs", lines)
+    yield _head(name, "gauge", "Time that a running job has had GPUs")
+    yield "".join([f"{name}{{{one.labels}}} {float(one.job.attained_seconds)}\n" for one in going]).encode()
 
 
-def _text(name: str, kind: str, text: str, lines: Iterable[str]) -> bytes:
-    return "".join((f"# HELP {name} {text}\n# TYPE {name} {kind}\n", *lines)).encode()
+def _head(name: str, kind: str, text: str) -> bytes:
+    return f"# HELP {name} {text}\n# TYPE {name} {kind}\n".encode()
 
 
 def _labels(pairs: Iterable[tuple[str, str]]) -> str:

@@ -11,9 +11,9 @@ from pydantic import TypeAdapter
 
 from bloxopt.runtime.live import answer
 from bloxopt.runtime.live.views import job_view, node_view, nodes_json
-from bloxopt.runtime.messages import GpuInfo, Heartbeat, NodeView
-from bloxopt.runtime.service.job_routes import JobPage
-from tests.runtime.service_world import World, running
+from bloxopt.runtime.messages import GpuInfo, Heartbeat, JobView, NodeView
+from bloxopt.runtime.service.job_routes import EventView, JobPage
+from tests.runtime.service_world import JOB, World, running
 
 MEASURED: dict[str, Any] = {
     "gpu_type": "A100",
@@ -64,9 +64,25 @@ def test_pages_of_jobs(world: World) -> None:
     assert world.call("ada", "GET", "/v1/jobs?user=bob").json() == {"jobs": [], "next": None}
 
 
+def test_jobs_submitted_together_and_what_happened_to_one(world: World) -> None:
+    answer = world.call("ada", "POST", "/v1/jobs/batch", json=[JOB, JOB | {"name": "other", "deadline_seconds": 1e9}])
+    assert (answer.status_code, answer.headers["content-type"]) == (201, "application/json")
+    views = TypeAdapter(list[JobView]).validate_json(answer.content)
+    assert [view.spec.name for view in views] == ["job", "other"]
+    assert answer.json() == TypeAdapter(list[JobView]).dump_python(views, mode="json")
+    history = world.call("ada", "GET", f"/v1/jobs/{views[1].job_id}/history")
+    events = TypeAdapter(list[EventView]).validate_json(history.content)
+    assert events[0].kind == "job.submitted"
+    assert history.json() == TypeAdapter(list[EventView]).dump_python(events, mode="json")
+
+
 def test_their_schema_is_that_of_the_models(world: World) -> None:
     paths = world.client.get("/openapi.json").json()["paths"]
     page = paths["/v1/jobs"]["get"]["responses"]["200"]["content"]["application/json"]["schema"]
     assert page == {"$ref": "#/components/schemas/JobPage"}
+    batch = paths["/v1/jobs/batch"]["post"]["responses"]["201"]["content"]["application/json"]["schema"]
+    assert (batch["type"], batch["items"]) == ("array", {"$ref": "#/components/schemas/JobView"})
+    history = paths["/v1/jobs/{job_id}/history"]["get"]["responses"]["200"]["content"]["application/json"]["schema"]
+    assert (history["type"], history["items"]) == ("array", {"$ref": "#/components/schemas/EventView"})
     nodes = paths["/v1/nodes"]["get"]["responses"]["200"]["content"]["application/json"]["schema"]
     assert (nodes["type"], nodes["items"]) == ("array", {"$ref": "#/components/schemas/NodeView"})

@@ -74,10 +74,6 @@ class Observing:
         none, now = np.zeros(0, dtype=np.int64), self.live.clock.now()
         return ClusterState(now, none, self._assignment(self._wanted()), self._layout.node_up, False)
 
-    def knows(self, job_id: str) -> bool:
-        """Whether the job is in the present table."""
-        return job_id in self._position
-
     # -- how they work -------------------------------------------------------------------------------------------------
 
     def _look(self) -> tuple[list[JobRecord], Layout]:

@@ -8,7 +8,7 @@ import time
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Header, HTTPException, Query, Request, Response
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 from starlette.concurrency import run_in_threadpool
 
 from bloxopt.runtime.live.faults import ConflictError
@@ -54,6 +54,9 @@ class EventView(BaseModel):
     data: dict[str, Any]
 
 
+_VIEWS, _EVENTS = TypeAdapter(list[JobView]), TypeAdapter(list[EventView])
+
+
 class ExplanationView(BaseModel):
     """Why a job does not run: see :class:`bloxopt.explanations.reasons.Explanation`."""
 
@@ -86,17 +89,17 @@ def submit(service: TheService, caller: Person, spec: JobSpec, key: Key = None) 
     return _submit(service, caller, [spec], key)[0]
 
 
-@router.post("/batch", status_code=201)
+@router.post("/batch", status_code=201, response_model=list[JobView])
 def submit_many(
     service: TheService,
     caller: Person,
     specs: Annotated[list[JobSpec], Body(min_length=1, max_length=10_000)],
     key: Key = None,
-) -> list[JobView]:
+) -> Response:
     """Submit many jobs, all or none."""
     if len(specs) > service.config.limits.jobs_per_request:
         raise HTTPException(413, f"at most {service.config.limits.jobs_per_request} jobs can be submitted at once")
-    return _submit(service, caller, specs, key)
+    return _ready(_VIEWS.dump_json(_submit(service, caller, specs, key)), status=201)
 
 
 @router.get("", response_model=JobPage)
@@ -111,7 +114,7 @@ def list_jobs(
     """Jobs, the latest first: one's own, or those of everyone for admins."""
     if not caller.is_admin:
         if user not in (None, caller.subject):
-            return _ready(JobPage(jobs=[]))
+            return _ready(JobPage(jobs=[]).model_dump_json().encode())
         user = caller.subject
     cursor = None
     if before is not None:
@@ -124,12 +127,13 @@ def list_jobs(
     jobs = [service.live.jobs.get(job.job_id, job) for job in found]
     last = found[-1] if len(found) == limit else None
     views = [job_view(service.live, job, service.loop.failure) for job in jobs]
-    return _ready(JobPage(jobs=views, next=None if last is None else f"{last.submitted_at:.9f}_{last.job_id}"))
+    page = JobPage(jobs=views, next=None if last is None else f"{last.submitted_at:.9f}_{last.job_id}")
+    return _ready(page.model_dump_json().encode())
 
 
-def _ready(page: JobPage) -> Response:
-    """The answer as it goes out: given as an object, a thousand jobs are validated and copied once more."""
-    return Response(page.model_dump_json(), media_type="application/json")
+def _ready(text: bytes, status: int = 200) -> Response:
+    """The answer as it goes out: as objects, thousands of jobs or events would be validated and copied once more."""
+    return Response(text, status, media_type="application/json")
 
 
 @router.get("/{job_id}")
@@ -145,18 +149,18 @@ def cancel(service: TheService, caller: Person, job_id: JobPath) -> JobView:
     return job_view(service.live, service.live.cancel(job_id, caller.subject))
 
 
-@router.get("/{job_id}/history")
+@router.get("/{job_id}/history", response_model=list[EventView])
 def history(
     service: TheService,
     caller: Person,
     job_id: JobPath,
     after: Annotated[int, Query(ge=0, le=2**62)] = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
-) -> list[EventView]:
+) -> Response:
     """What happened to a job, in order."""
     own_job(service, caller, job_id)
     events = service.store.events(job_id, after, limit)
-    return [EventView(number=number, **event._asdict()) for number, event in events]
+    return _ready(_EVENTS.dump_json([EventView(number=number, **event._asdict()) for number, event in events]))
 
 
 @router.get("/{job_id}/explain")

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.concurrency import run_in_threadpool
 
 from bloxopt.runtime.live.faults import UnknownError
-from bloxopt.runtime.live.views import node_view
+from bloxopt.runtime.live.views import node_view, nodes_json
 from bloxopt.runtime.messages import DesiredState, Heartbeat, NodeView
 from bloxopt.runtime.service.routes import (
     LARGEST_INTEGER,
@@ -37,10 +37,10 @@ class LogOffset(BaseModel):
     offset: int
 
 
-@router.get("")
-def list_nodes(service: TheService, caller: Person) -> list[NodeView]:
+@router.get("", response_model=list[NodeView])
+def list_nodes(service: TheService, caller: Person) -> Response:
     """Every node, in the order in which they came."""
-    return [node_view(service.live, node, caller.is_admin) for node in list(service.live.nodes.values())]
+    return Response(nodes_json(service.live, caller.is_admin), media_type="application/json")
 
 
 @router.get("/{name}")

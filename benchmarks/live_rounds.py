@@ -2,8 +2,8 @@
 
     python benchmarks/live_rounds.py [--policy max_min_fairness] [--nodes 1000] [--queued 5000] [--rounds 8] [--profile]
 
-A live cluster in this process, with a SQLite file and nodes of 8 GPUs whose heartbeats are answered between rounds, on a
-clock that moves by itself. Seconds are processor time of the thread that decides; the ratio is to the decision alone.
+A live cluster in this process, with a SQLite file and nodes of 8 GPUs whose heartbeats are answered between rounds, on
+a clock that moves by itself. Seconds are processor time of the thread that decides; the ratio is to the decision alone.
 """
 
 from __future__ import annotations

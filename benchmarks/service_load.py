@@ -91,7 +91,7 @@ def nodes_process(port: int, tokens: dict[str, str], stop: Event, results: Any) 
         def note(status: int, seconds: float) -> None:
             beats.append((time.time(), status, seconds))
 
-        await asyncio.gather(*(node.live(INTERVAL, stop.is_set, note) for node in nodes))
+        await asyncio.gather(*(node.live(stop.is_set, note) for node in nodes))
 
     asyncio.run(run())
     results.put((beats, time.process_time()))
@@ -238,9 +238,8 @@ class Scheduler:
         found = []
         for text in self._log.read_text().splitlines():
             line = json.loads(text)
-            if line["message"] == "round":
-                if _epoch(line) >= since:
-                    found.append((line["decide_seconds"], line["started"] + line["stopped"]))
+            if line["message"] == "round" and _epoch(line) >= since:
+                found.append((line["decide_seconds"], line["started"] + line["stopped"]))
         return found
 
     def slowest(self, since: float) -> list[dict[str, Any]]:

@@ -123,6 +123,7 @@ class Node:
     gpus: int
     connection: Connection
     sequence: int = 0
+    interval: float = 5.0
     soonest: float = 0.5
     runs: dict[tuple[str, int], Run] = field(default_factory=dict)
 
@@ -143,7 +144,7 @@ class Node:
     def take(self, answer: bytes) -> bool:
         """Start, stop and forget runs; whether there is something new to report soon."""
         desired = json.loads(answer)
-        self.soonest = desired["news_seconds"]
+        self.interval, self.soonest = desired["heartbeat_seconds"], desired["news_seconds"]
         now = time.monotonic()
         for job_id, attempt in desired["forget"]:
             self.runs.pop((job_id, attempt), None)
@@ -160,9 +161,9 @@ class Node:
                 self.runs[key] = Run(*key, run["resume_steps"], rate, spec["total_steps"], now)
         return news or any(run.state == "starting" for run in self.runs.values())
 
-    async def live(self, interval: float, until: Callable[[], bool], note: Callable[[int, float], None]) -> None:
-        """Send heartbeats every ``interval`` s, and sooner when there is news; ``note`` is told status and seconds."""
-        due = time.monotonic() + random.random() * interval
+    async def live(self, until: Callable[[], bool], note: Callable[[int, float], None]) -> None:
+        """Send heartbeats when they are due, as agents do; ``note`` is told status and seconds."""
+        due = time.monotonic() + random.random() * self.interval
         while not until():
             await asyncio.sleep(max(due - time.monotonic(), 0.0))
             began = time.monotonic()
@@ -172,8 +173,9 @@ class Node:
                 )
             except (OSError, EOFError):
                 note(0, time.monotonic() - began)
-                due = began + interval
+                due = began + self.interval
                 continue
             note(status, seconds)
             news = status == 200 and self.take(body)
-            due = began + (self.soonest if news else interval * random.uniform(0.9, 1.0))
+            regular = self.interval * random.uniform(0.9, 1.0)
+            due = began + (min(self.soonest, regular) if news else regular)

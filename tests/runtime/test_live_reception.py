@@ -6,13 +6,14 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bloxopt.errors import StoreError
 from bloxopt.runtime.live import LiveCluster
 from bloxopt.runtime.live.faults import StaleAgentError
 from bloxopt.runtime.live.heartbeats import answer_together
-from bloxopt.runtime.live.pace import MOST_A_SECOND
+from bloxopt.runtime.live.pace import MOST_A_SECOND, Pace
 from bloxopt.runtime.live.reception import Reception
 from bloxopt.runtime.messages import SOONEST_NEWS, DesiredState, JobStatus
 from bloxopt.runtime.store import Change, Store
@@ -177,3 +178,25 @@ def _pauses(live: LiveCluster, agents: list[PlayedAgent]) -> list[float]:
     """How soon each may send news, one after the other."""
     answers = answer_together(live, [agent.heartbeat() for agent in agents])
     return [answered.news_seconds for answered in answers if isinstance(answered, DesiredState)]
+
+
+@pytest.mark.parametrize("interval", [0.3, 5.0])
+def test_heartbeats_that_come_all_at_once_come_one_by_one_soon(interval: float) -> None:
+    pace, nodes = Pace(interval), 1000
+    due, most = [0.0] * nodes, []
+    for turn in range(1, 11):
+        due = [at + pace.heartbeat_seconds(at) for at in sorted(due)]
+        assert all(abs(at - turn * interval) <= 0.11 * turn * interval for at in due)
+        most.append(np.histogram(np.mod(due, interval), bins=10, range=(0, interval))[0].max())
+    assert most[0] > 3 * nodes / 10
+    assert most[-1] < 1.5 * nodes / 10
+
+
+def test_a_few_nodes_send_heartbeats_as_they_are_told_to() -> None:
+    pace = Pace(5.0)
+    due = {node: 0.37 * node for node in range(10)}
+    for _ in range(20):
+        for node in sorted(due, key=due.__getitem__):
+            told = pace.heartbeat_seconds(due[node])
+            assert told == 5.0
+            due[node] += told

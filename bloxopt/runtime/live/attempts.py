@@ -24,8 +24,7 @@ class Attempts(Booking):
 
     def __init__(self, store: Store, terms: LeaseTerms | None = None, clock: Clock | None = None) -> None:
         super().__init__(store, terms, clock)
-        # Until the heartbeat after the one that tells of the move.
-        self.pace = Pace(2 * self.terms.heartbeat_seconds)
+        self.pace = Pace(self.terms.heartbeat_seconds)
 
     def settle(self) -> None:
         """Within a change: see what becomes of the jobs whose runs have changed."""

@@ -84,7 +84,7 @@ def _answer(cluster: LiveCluster, heartbeat: Heartbeat) -> DesiredState:
         runs=[_desired(cluster, run) for run in desired],
         forget=forget,
         lease_seconds=cluster.terms.lease_seconds,
-        heartbeat_seconds=cluster.terms.heartbeat_seconds,
+        heartbeat_seconds=cluster.pace.heartbeat_seconds(now),
         news_seconds=cluster.pace.news_seconds(now),
     )
 

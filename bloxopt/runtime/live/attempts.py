@@ -40,9 +40,10 @@ class Attempts(Booking):
         if job.final or job.outcome is not None or job.wanted:
             return False
         for name, gpus in places.items():
-            if not set(gpus) <= usable_gpus(self.nodes[name], self.state(name)):
+            there = set(gpus)
+            if not there <= usable_gpus(self.nodes[name], self.state(name)):
                 return False
-            if any(self.is_wanted(run) and set(run.gpus) & set(gpus) for run in self._on_node[name].values()):
+            if not there.isdisjoint(self.held_gpus().get(name, ())):
                 return False
         now = self.clock.now()
         job.attempt += 1
@@ -204,8 +205,11 @@ class Attempts(Booking):
 
     def _succeeded(self, job: JobRecord) -> bool:
         """Whether some attempt has ended by itself, with success everywhere, even if it was to stop by then."""
+        every = self._of_job.get(job.job_id, ())
+        if not any(run.done for run in every):
+            return False
         attempts: dict[int, list[RunRecord]] = defaultdict(list)
-        for run in self._of_job.get(job.job_id, ()):
+        for run in every:
             attempts[run.attempt].append(run)
         return any(len(runs) == runs[0].num_nodes and all(run.done for run in runs) for runs in attempts.values())
 

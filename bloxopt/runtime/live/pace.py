@@ -1,8 +1,8 @@
 """When nodes send heartbeats: regularly, news of their runs sooner, and never so many at once that answers are late.
 
-One process answers a few hundred heartbeats a second. A round may move jobs on a thousand nodes, which would all tell at
-once what has stopped and what has started; and whatever holds up the answers for a moment has the nodes that waited for
-them keep step with each other from then on, if nothing brings them out of it.
+One process answers a few hundred heartbeats a second. A round may move jobs on a thousand nodes, which would all tell
+at once what has stopped and what has started; and whatever holds up the answers for a moment has the nodes that waited
+for them keep step with each other from then on, if nothing brings them out of it.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -23,10 +23,17 @@ from bloxopt.simulation.options import SimulationOptions
 from bloxopt.state import JobStatus
 
 MOST_TOGETHER = 256
-"""Jobs that are admitted, stopped or started in one transaction."""
+"""Jobs that are stopped or started in one transaction."""
+
+_ANSWERS_TOGETHER = 1024
+"""Jobs that are admitted or turned away in one, which is less work."""
 
 _GIVE_WAY = 0.001
 """Seconds between two of them: whoever takes a lock again at once takes it before those who wait for it wake up."""
+
+
+_Step = tuple[Callable[[int], None], int]
+"""What is to be done with the job of a row."""
 
 
 class LiveBackend(Observing):
@@ -138,10 +145,10 @@ class LiveBackend(Observing):
             if self._start(row, after[row]):
                 started.append(row)
 
-        steps = [(self._admit, row) for row in ledger.active.tolist() if row in self._unadmitted]
-        steps += [(self._reject, row) for row in np.flatnonzero(ledger.status == JobStatus.REJECTED).tolist()]
-        steps += [(self._stop, row) for row in stop] + [(begin, row) for row in start]
-        groups = [steps[first : first + MOST_TOGETHER] for first in range(0, len(steps), MOST_TOGETHER)] or [[]]
+        answers = [(self._admit, row) for row in ledger.active.tolist() if row in self._unadmitted]
+        answers += [(self._reject, row) for row in np.flatnonzero(ledger.status == JobStatus.REJECTED).tolist()]
+        moves = [(self._stop, row) for row in stop] + [(begin, row) for row in start]
+        groups = [*_groups(answers, _ANSWERS_TOGETHER), *_groups(moves, MOST_TOGETHER)] or [[]]
         self.recording.prepare()
         for number, group in enumerate(groups, 1):
             if number > 1:
@@ -267,6 +274,11 @@ class LiveBackend(Observing):
         """Within a change: add the events of a round."""
         for event in noted:
             self.live.note(event.kind, "", **event.data)
+
+
+def _groups(steps: Sequence[_Step], most: int) -> list[Sequence[_Step]]:
+    """All of them in order, so many together at most."""
+    return [steps[first : first + most] for first in range(0, len(steps), most)]
 
 
 _NEVER = threading.Event()

@@ -52,6 +52,7 @@ class Automatic:
         The time limit counts for all tries together.
         """
         from bloxopt.solvers.highs_direct import HIGHS
+        from bloxopt.solvers.highs_resume import LARGE_ROWS
         from bloxopt.solvers.registry import get_solver
 
         started = time.perf_counter()
@@ -59,8 +60,9 @@ class Automatic:
         failures = []
         names, refusal = candidates(form), ""
         if start is not None:
-            # More programs like this one will follow: only a simplex method's answer is one to begin the next from.
-            names = ("highs", *(name for name in names if name != "highs"))
+            if form.num_rows <= LARGE_ROWS:
+                # More programs like this one will follow: only a simplex method's answer is one to begin the next from.
+                names = ("highs", *(name for name in names if name != "highs"))
             try:
                 result = HIGHS.resumed(form, options, start)
                 if result.resumed:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bloxopt.jobs import BoolArray, FloatArray
-from bloxopt.solvers.base import Basis, SolverOptions, Start, Status, StatusArray
+from bloxopt.solvers.base import Basis, SolverOptions, Start, Status, StatusArray, Termination
 from bloxopt.solvers.highs_direct import highs_answer, highs_options, pass_model, prepared_highspy
 from bloxopt.solvers.presolve import Answer
 from bloxopt.solvers.splitting import Split
@@ -28,7 +28,14 @@ _MOST_ITERATIONS = 500
 """Iterations, beside as many as there are new rows, after which beginning anew is faster ..."""
 
 _ITERATIONS_A_ROW = 0.125
-"""... in programs of fewer than 4,000 rows; in larger ones, this times the number of rows."""
+"""... in programs of fewer than 4,000 rows; in larger ones, this times the number of rows ..."""
+
+LARGE_ROWS = 10_000
+"""... up to so many; beyond, an iteration takes ever longer, and fewer are worth it. From a point alone none is. Nor is
+a simplex method's own solve, for the sake of its basis: it takes 3 to 15 times what the interior-point method takes."""
+
+_FEWEST_ITERATIONS = 100
+"""However large a program is."""
 
 _DEVEX = 1
 """HiGHS's number of a pricing rule that needs no weights to begin with: steepest edge would first compute one a row."""
@@ -38,10 +45,13 @@ _BROKEN = 1e-9
 
 def resume_highs(form: StandardForm, options: SolverOptions, start: Start) -> Answer:
     """Minimise a cleaned linear program from ``start``; not OPTIMAL where that takes too many iterations."""
+    if start.basis is None and form.num_rows > LARGE_ROWS:
+        return Answer(Termination.LIMIT_NO_SOLUTION, message="it has no basis, and the program is large")
     basis = _nearest(form, start) if start.basis is None else start.basis
     split = Split.of(form)
     whole, basis = split.form, split.basis(_pivoted(form, start, _sound(form, basis)))
-    most = max(_MOST_ITERATIONS, int(_ITERATIONS_A_ROW * form.num_rows))
+    most = most_iterations(form.num_rows)
+    new = int(start.new_rows.sum()) if form.num_rows <= LARGE_ROWS else min(int(start.new_rows.sum()), most)
     highspy = prepared_highspy(options)
     highs = highspy.Highs()
     if options.time_limit is not None:
@@ -55,7 +65,7 @@ def resume_highs(form: StandardForm, options: SolverOptions, start: Start) -> An
         "dual_simplex_cost_perturbation_multiplier": 0.0,
         "simplex_scale_strategy": 0,
         "simplex_initial_condition_check": False,
-        "simplex_iteration_limit": most + int(start.new_rows.sum()),
+        "simplex_iteration_limit": most + new,
     }
     for name, value in chosen.items():
         highs.setOptionValue(name, value)
@@ -80,6 +90,12 @@ def resume_highs(form: StandardForm, options: SolverOptions, start: Start) -> An
         return answer
     x, row_duals = split.own(answer.x, answer.row_duals)
     return replace(answer, x=x, row_duals=row_duals, basis=_reached(form, highs, x))
+
+
+def most_iterations(rows: int) -> int:
+    """Iterations after which beginning anew is faster, in a program of so many rows, none of them new."""
+    most = max(_MOST_ITERATIONS, int(_ITERATIONS_A_ROW * min(rows, LARGE_ROWS)))
+    return most if rows <= LARGE_ROWS else max(_FEWEST_ITERATIONS, int(most * (LARGE_ROWS / rows) ** 2))
 
 
 def _reached(form: StandardForm, highs: Any, x: FloatArray) -> Basis:

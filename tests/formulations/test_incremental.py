@@ -293,6 +293,47 @@ def test_a_start_that_leads_nowhere_is_given_up_and_the_answer_is_the_same(solve
     assert again.objective == pytest.approx(policy.allocate(churn.space, solver=solver).objective, rel=1e-7)
 
 
+def _grown(before: int, after: int) -> tuple[bx.Allocation, bx.Allocation]:
+    """Max-min fairness once the jobs of a cluster have become many more, from the answer for few and from nothing."""
+    policy, resolver = get_policy("max_min_fairness"), Resolver()
+    churn = Churn(3, jobs=before, gpus=before // 2, total=after)
+    for _ in range(3):
+        policy.allocate(churn.space, resume=resolver)
+    churn.index = np.arange(after)
+    return policy.allocate(churn.space, resume=resolver), policy.allocate(churn.space)
+
+
+@pytest.mark.parametrize("after", [5100, 9000])
+def test_a_large_program_that_has_changed_much_costs_few_iterations_and_one_solve_by_the_fastest_method(
+    after: int, monkeypatch
+) -> None:
+    iterations = []
+
+    def counted(form, highs):
+        iterations.append(highs.getInfo().simplex_iteration_count)
+        return answer(form, highs)
+
+    answer = highs_resume.highs_answer
+    monkeypatch.setattr(highs_resume, "highs_answer", counted)
+    resumed, anew = _grown(4800, after)
+    rows = resumed.program.num_rows
+    assert rows > highs_resume.LARGE_ROWS
+    assert iterations[-1] <= 2 * highs_resume.most_iterations(rows) < 0.3 * rows
+    assert resumed.objective == pytest.approx(anew.objective, rel=1e-6)
+    assert resumed.solver == (anew.solver if resumed.rebuild else "highs")
+    assert anew.solver == "cvxpy:clarabel"
+
+
+def test_a_large_program_does_not_begin_from_a_point_without_a_basis() -> None:
+    policy, churn, resolver = get_policy("max_min_fairness"), Churn(5, jobs=5100, gpus=2000, total=5200), Resolver()
+    first = policy.allocate(churn.space, resume=resolver)
+    again = policy.allocate(churn.space, resume=resolver)
+    assert first.solver == again.solver == "cvxpy:clarabel"
+    assert again.rebuild == (
+        "highs did not get from the earlier answer to the optimum: it has no basis, and the program is large"
+    )
+
+
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 100_000), with_basis=st.booleans())
 def test_whatever_the_start_the_optimum_is_the_optimum(seed: int, with_basis: bool) -> None:

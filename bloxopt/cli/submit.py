@@ -11,6 +11,7 @@ from bloxopt.cli import console
 from bloxopt.cli.connection import SchedulerOption, connected
 from bloxopt.cli.options import JsonOption
 from bloxopt.errors import InputError
+from bloxopt.wording import counted
 
 
 def submit(
@@ -58,6 +59,8 @@ def submit(
         raise InputError("nothing to submit: give a command after --, or --file")
     with connected(scheduler) as people:
         jobs = people.post("/v1/jobs/batch", [_checked(spec, number) for number, spec in enumerate(specs)])
+    if len(jobs) != len(specs):
+        raise InputError(f"the answer is about {len(jobs)} of {counted(len(specs), 'job')}: look at `bloxopt queue`")
     if json:
         console.print_json(jobs)
     else:

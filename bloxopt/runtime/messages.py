@@ -14,9 +14,9 @@ never compared."""
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 MAX_NAME = 63
 MAX_COMMAND = 65_536
@@ -81,6 +81,14 @@ class JobSpec(Message):
     max_retries: Annotated[int, Field(ge=0, le=1000)] = 0
 
 
+def _known(spec: Any) -> Any:
+    return {key: spec[key] for key in spec if key in JobSpec.model_fields} if isinstance(spec, dict) else spec
+
+
+KnownSpec = Annotated[JobSpec, BeforeValidator(_known)]
+"""A specification in an answer: what a newer version has invented of it is passed over."""
+
+
 class JobStatus(StrEnum):
     """Where a live job is in its life. The last four are final."""
 
@@ -102,7 +110,7 @@ class JobView(Answer):
 
     job_id: JobId
     user: Name
-    spec: JobSpec
+    spec: KnownSpec
     status: JobStatus
     reason: str = ""
     submitted_at: float
@@ -216,7 +224,7 @@ class DesiredRun(Answer):
     job_id: JobId
     attempt: Annotated[int, Field(ge=1)]
     user: Name
-    spec: JobSpec
+    spec: KnownSpec
     gpus: list[int]
     first_rank: int
     world_size: int

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 from urllib.parse import quote
 
 import httpx
+from pydantic import TypeAdapter, ValidationError
 
 from bloxopt.errors import BloxoptError, ConfigError, InputError
+from bloxopt.runtime.answers import ComparisonView, EventView, ExplanationView, JobPage, NewToken, TokenView
+from bloxopt.runtime.messages import JobView, NodeView
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 URL_VARIABLE, TOKEN_VARIABLE = "BLOXOPT_SCHEDULER", "BLOXOPT_TOKEN"
@@ -57,12 +62,12 @@ class People:
         self._client.close()
 
     def get(self, path: str, **query: Any) -> Any:
-        """The answer to a question, as plain data."""
-        return self._data(self._asked("GET", path, params=query))
+        """The answer to a question, as plain data of the shape that is known of it."""
+        return self._data(self._asked("GET", path, params=query), shape_of("GET", path))
 
     def post(self, path: str, body: Any = None, **headers: str) -> Any:
-        """The answer to a wish, as plain data."""
-        return self._data(self._asked("POST", path, json=body, headers=headers))
+        """The answer to a wish, as plain data of the shape that is known of it."""
+        return self._data(self._asked("POST", path, json=body, headers=headers), shape_of("POST", path))
 
     def output(self, job_id: str, **query: Any) -> tuple[bytes, int, bool]:
         """A piece of a job's output, where to go on, and whether nothing can follow."""
@@ -104,17 +109,51 @@ class People:
         kind = AwayError if answer.status_code in _AWAY else SchedulerError
         raise kind(f"the scheduler at {self.url}: {detail}")
 
-    def _data(self, answer: httpx.Response) -> Any:
+    def _data(self, answer: httpx.Response, shape: TypeAdapter[Any]) -> Any:
         try:
             data = answer.json()
+            shape.validate_python(data)
+        except ValidationError as error:
+            place = ".".join(map(str, error.errors()[0]["loc"]))
+            raise self._strange(f"is not what was asked for{f' ({place})' if place else ''}") from None
         except (ValueError, RecursionError):
-            data = None
-        if not isinstance(data, (dict, list)):
-            raise self._strange("is not JSON")
+            raise self._strange("is not JSON") from None
         return data
 
     def _strange(self, what: str) -> SchedulerError:
         return SchedulerError(f"the scheduler at {self.url}: its answer {what}: is it a bloxopt scheduler?")
+
+
+_ONE = "[^/]+"
+_SHAPES: tuple[tuple[str, str, Any], ...] = (
+    ("GET", "/v1/jobs", JobPage),
+    ("POST", "/v1/jobs", JobView),
+    ("POST", "/v1/jobs/batch", list[JobView]),
+    ("GET", f"/v1/jobs/{_ONE}", JobView),
+    ("POST", f"/v1/jobs/{_ONE}/cancel", JobView),
+    ("GET", f"/v1/jobs/{_ONE}/history", list[EventView]),
+    ("GET", f"/v1/jobs/{_ONE}/explain", ExplanationView),
+    ("GET", "/v1/nodes", list[NodeView]),
+    ("GET", f"/v1/nodes/{_ONE}", NodeView),
+    ("POST", f"/v1/nodes/{_ONE}/(un)?drain", NodeView),
+    ("GET", "/v1/events", list[EventView]),
+    ("POST", "/v1/whatif", ComparisonView),
+    ("GET", "/v1/tokens", list[TokenView]),
+    ("POST", "/v1/tokens", NewToken),
+    ("POST", f"/v1/tokens/{_ONE}/revoke", TokenView),
+    ("GET", "/healthz", dict[str, Any]),
+)
+"""What is answered where."""
+
+
+def shape_of(method: str, path: str) -> TypeAdapter[Any]:
+    """The shape of the answer to such a request."""
+    return _adapter(next(n for n, (how, where, _) in enumerate(_SHAPES) if how == method and re.fullmatch(where, path)))
+
+
+@cache
+def _adapter(number: int) -> TypeAdapter[Any]:
+    return TypeAdapter(_SHAPES[number][2])
 
 
 def _retry(method: str) -> str:

@@ -16,8 +16,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from bloxopt.explanations.explain import explain
+from bloxopt.runtime.answers import ExplanationView
 from bloxopt.runtime.service.application import create_app
-from bloxopt.runtime.service.job_routes import ExplanationView
 from bloxopt.simulation.fork import fork
 from tests.runtime.recorded_world import RecordedWorld
 

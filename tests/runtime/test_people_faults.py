@@ -95,6 +95,12 @@ def said(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
         (http(200, DEEP), False, "its answer"),
         (http(200, b"\xff\xfe"), False, "its answer"),
         (http(200, b"x", b"Bloxopt-Next-Offset: soon"), False, "its answer"),
+        (http(200, b"{}"), False, "its answer"),
+        (http(200, b"[3]"), False, "its answer"),
+        (http(201, b'[{"job_id": 3}]'), False, "its answer"),
+        (http(200, b'{"jobs": 5, "next": null}'), False, "its answer"),
+        (http(200, b'{"jobs": [{"job_id": "a", "spec": []}], "next": null}'), False, "its answer"),
+        (http(200, b'"x"'), False, "its answer"),
         (http(302, b"", b"Location: /login"), False, "answered 302 and gave no reason"),
         (http(401, b"who are you?"), False, "answered 401 and gave no reason"),
         (http(500, b"<html>oops</html>"), False, "answered 500 and gave no reason"),
@@ -123,6 +129,13 @@ def test_an_answer_that_is_none_of_a_scheduler_is_said(
     assert words in error
     if words == "broke off":
         assert ("may have happened" if command == SUBMIT else "try again") in error
+
+
+def test_an_answer_about_fewer_jobs_than_were_submitted_is_said(
+    stranger: Stranger, capfd: pytest.CaptureFixture[str]
+) -> None:
+    stranger.answer = http(201, b"[]")
+    assert "the answer is about 0 of 1 job: look at `bloxopt queue`" in said(capfd, *SUBMIT)
 
 
 def test_a_scheduler_that_says_nothing_is_not_waited_for_for_ever(stranger: Stranger) -> None:
@@ -276,7 +289,7 @@ def test_a_command_in_a_folder_that_was_deleted_works_or_says_so(
 
 
 PAGE = (
-    '{"jobs": [{"job_id": "j", "user": "u", "spec": {"name": "n", "num_gpus": 1}, "gpus": {}, "started_at": null, '
+    '{"jobs": [{"job_id": "j", "user": "u", "spec": {"command": ["x"], "name": "n", "num_gpus": 1}, "gpus": {}, "started_at": null, '
     '"submitted_at": 0, "finished_at": null, "status": "pending", "reason": "später …", "steps": 0}], "next": null}'
 )
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
+from bloxopt.runtime.answers import EventView, JobPage
 from bloxopt.runtime.live import answer
 from bloxopt.runtime.live.views import job_view, node_view, nodes_json
 from bloxopt.runtime.messages import GpuInfo, Heartbeat, JobView, NodeView
-from bloxopt.runtime.service.job_routes import EventView, JobPage
 from tests.runtime.service_world import JOB, World, running
 
 MEASURED: dict[str, Any] = {

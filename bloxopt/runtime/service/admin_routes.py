@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, HTTPException, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from bloxopt.runtime.answers import EventView, NewToken, TokenView
 from bloxopt.runtime.messages import MAX_NAME, Name, Problem
-from bloxopt.runtime.service.job_routes import EventView
 from bloxopt.runtime.service.routes import PROBLEMS, Admin, TheService
 from bloxopt.runtime.store import TokenRecord
 
@@ -28,25 +28,6 @@ class TokenRequest(BaseModel):
     role: Literal["admin", "user", "node"]
     subject: Name
     lifetime: Annotated[float, Field(gt=0, le=_YEARS, allow_inf_nan=False)] | None = None
-
-
-class TokenView(BaseModel):
-    """What is kept of a token. Times are seconds since the epoch; ``last_used_at`` None: not yet."""
-
-    token_id: str
-    role: str
-    subject: str
-    created_at: float
-    expires_at: float | None
-    revoked_at: float | None
-    last_used_at: float | None
-    valid: bool
-
-
-class NewToken(TokenView):
-    """A token just made: ``token`` is shown this once."""
-
-    token: str
 
 
 def _view(service: TheService, record: TokenRecord) -> TokenView:

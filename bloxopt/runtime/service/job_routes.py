@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Body, Header, HTTPException, Query, Request, Response
-from pydantic import BaseModel, TypeAdapter
+from pydantic import TypeAdapter
 from starlette.concurrency import run_in_threadpool
 
+from bloxopt.runtime.answers import EventView, ExplanationView, JobPage
 from bloxopt.runtime.live.faults import ConflictError
 from bloxopt.runtime.live.table import check_spec
 from bloxopt.runtime.live.views import job_view
@@ -37,38 +38,7 @@ Key = Annotated[
 ]
 
 
-class JobPage(BaseModel):
-    """Jobs, the latest first; ``next`` is what to pass as ``before`` for those after them, None at the end."""
-
-    jobs: list[JobView]
-    next: str | None = None
-
-
-class EventView(BaseModel):
-    """Something observed or decided; ``number`` counts up."""
-
-    number: int
-    time: float
-    kind: str
-    subject: str
-    data: dict[str, Any]
-
-
 _VIEWS, _EVENTS = TypeAdapter(list[JobView]), TypeAdapter(list[EventView])
-
-
-class ExplanationView(BaseModel):
-    """Why a job does not run: see :class:`bloxopt.explanations.reasons.Explanation`."""
-
-    job_id: str
-    time: float
-    reason: str
-    detail: str
-    blocks: list[str] = []
-    ahead: int | None = None
-    prices: dict[str, float] | None = None
-    remedies: list[dict[str, Any]] = []
-    expected_start: float | None = None
 
 
 def _submit(service: Service, caller: Caller, specs: list[JobSpec], key: str | None) -> list[JobView]:

@@ -2,46 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastapi import APIRouter, HTTPException
-from pydantic import BaseModel
 
+from bloxopt.runtime.answers import ComparisonView
 from bloxopt.runtime.live.faults import ConflictError
 from bloxopt.runtime.service.copies import BusyError
 from bloxopt.runtime.service.routes import PROBLEMS, Admin, TheService
 from bloxopt.runtime.service.whatif import Question
 
 router = APIRouter(prefix="/v1/whatif", tags=["what if"], responses=PROBLEMS)
-
-
-class SideView(BaseModel):
-    """See :class:`bloxopt.simulation.whatif.Decision` and :class:`bloxopt.simulation.whatif.Future`."""
-
-    decision: dict[str, Any]
-    future: dict[str, Any] | None
-
-
-class JobChangeView(BaseModel):
-    """A job that the two sides place differently; None: it does not run."""
-
-    job_id: str
-    tenant: str
-    num_gpus: int
-    now: str | None
-    present: str | None
-    alternative: str | None
-
-
-class ComparisonView(BaseModel):
-    """See :class:`bloxopt.simulation.whatif.Comparison`."""
-
-    time: float
-    horizon: float
-    present: SideView
-    alternative: SideView
-    comparable: bool
-    jobs: list[JobChangeView]
 
 
 @router.post("")

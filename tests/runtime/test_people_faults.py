@@ -289,8 +289,9 @@ def test_a_command_in_a_folder_that_was_deleted_works_or_says_so(
 
 
 PAGE = (
-    '{"jobs": [{"job_id": "j", "user": "u", "spec": {"command": ["x"], "name": "n", "num_gpus": 1}, "gpus": {}, "started_at": null, '
-    '"submitted_at": 0, "finished_at": null, "status": "pending", "reason": "später …", "steps": 0}], "next": null}'
+    '{"jobs": [{"job_id": "j", "user": "u", "spec": {"command": ["x"], "num_gpus": 1, "name": "n"}, "gpus": {}, '
+    '"started_at": null, "submitted_at": 0, "finished_at": null, "status": "pending", "reason": "später …", "steps": 0'
+    '}], "next": null}'
 )
 
 

@@ -9,12 +9,14 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
+from bloxopt.errors import BloxoptError
 from bloxopt.explanations.explain import explain
 from bloxopt.runtime.answers import ExplanationView
 from bloxopt.runtime.service.application import create_app
@@ -141,6 +143,20 @@ def test_a_start_that_takes_too_long_to_find_leaves_the_rest_of_the_answer(asked
     answer = asked.get(waits, horizon=LONG)
     assert answer.status_code == 200
     assert answer.json() == known | {"detail": f"{known['detail']}; when it starts takes too long to work out"}
+
+
+def test_a_copy_that_cannot_be_opened_is_never_answered_from_an_older_one(asked: Asked) -> None:
+    waits = asked.fill()[-1]
+    asked.world.rounds(1)
+    explainer, loop = asked.service.loop.explainer, asked.service.loop
+    good = loop.copy()
+    assert good is not None
+    assert explainer.answer(lambda: good, waits, False, 0.0) is not None
+    damaged = replace(good, message=good.message[:-100])
+    for _ in range(2):
+        with pytest.raises(BloxoptError, match="the explanation failed"):
+            explainer.answer(lambda: damaged, waits, False, 0.0)
+    assert explainer.answer(lambda: good, waits, False, 0.0) is not None
 
 
 def test_a_process_that_was_killed_is_made_again(asked: Asked) -> None:

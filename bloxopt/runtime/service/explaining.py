@@ -150,6 +150,9 @@ class _Process:
             self._connection.sendall(copied.message)
             self._copied = copied
         answer: Explanation | str = receive(self._connection, deadline)
+        if isinstance(answer, str):
+            # It may not have been able to open the copy, and have another one still.
+            self._copied = None
         return answer
 
     def kill(self) -> None:

@@ -268,7 +268,7 @@ def test_killed_at_many_more_points_too(tmp_path: Path, seed: int) -> None:
 def test_a_round_that_was_stored_in_part_goes_on_and_what_was_recorded_replays(tmp_path: Path) -> None:
     config, port = tmp_path / "scheduler.toml", _free_port()
     config.write_text(CONFIG)
-    jobs = 150
+    jobs = 300
     world = RemoteWorld(port, _tokens(tmp_path), gpus_each=jobs // 2)
     with scheduler(HELPER, str(config), str(port), "1", "part", port=port) as process:
         for _ in range(3):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -18,12 +18,16 @@ def cancel(
 ) -> None:
     """Stop jobs for good."""
     with connected(scheduler) as people:
-        views = [people.post(path("jobs", job, "cancel")) for job in jobs]
-    if json:
-        console.print_json(views)
-    else:
-        for view in views:
-            print(f"{view['job_id']} {view['status']}")
+        views: list[Any] = []
+        try:
+            views.extend(people.post(path("jobs", job, "cancel")) for job in jobs)
+        finally:
+            # Those that were stopped are, whatever became of the others.
+            if json:
+                console.print_json(views)
+            else:
+                for view in views:
+                    print(f"{view['job_id']} {view['status']}")
 
 
 def drain(

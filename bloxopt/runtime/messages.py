@@ -32,6 +32,9 @@ Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME, pattern=NAME_PATT
 JobId = Annotated[str, Field(min_length=1, max_length=MAX_NAME, pattern=NAME_PATTERN)]
 VariableName = Annotated[str, Field(min_length=1, max_length=256, pattern=VARIABLE_PATTERN)]
 Text = Annotated[str, Field(max_length=4096)]
+Line = Annotated[str, Field(max_length=128)]
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Index = Annotated[int, Field(ge=0, le=65_535)]
 Seconds = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
 Amount = Annotated[float, Field(ge=0, le=1e18, allow_inf_nan=False)]
 
@@ -154,13 +157,13 @@ class GpuInfo(Message):
     utilisation: Annotated[float, Field(ge=0, le=1)] | None = None
     temperature: Annotated[float, Field(ge=-100, le=300)] | None = None
     power: Amount | None = None
-    ecc_errors: Annotated[int, Field(ge=0)] | None = None
-    xid_errors: list[int] = []
-    throttled: list[str] = []
-    processes: list[int] = []
-    links: dict[int, int] = {}
-    pcie: dict[int, str] = {}
-    mig_profiles: list[str] = []
+    ecc_errors: Count | None = None
+    xid_errors: Annotated[list[Count], Field(max_length=4096)] = []
+    throttled: Annotated[list[Line], Field(max_length=64)] = []
+    processes: Annotated[list[Count], Field(max_length=65_536)] = []
+    links: Annotated[dict[Index, Index], Field(max_length=1024)] = {}
+    pcie: Annotated[dict[Index, Line], Field(max_length=1024)] = {}
+    mig_profiles: Annotated[list[Line], Field(max_length=64)] = []
     health: GpuHealth = GpuHealth.HEALTHY
     message: Text = ""
 
@@ -183,9 +186,9 @@ class RunReport(Message):
     """
 
     job_id: JobId
-    attempt: Annotated[int, Field(ge=1)]
+    attempt: Annotated[int, Field(ge=1, le=2**31 - 1)]
     state: RunState
-    exit_code: int | None = None
+    exit_code: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     preempted: bool = False
     steps: Amount | None = None
     steps_per_second: Amount | None = None
@@ -201,7 +204,7 @@ class Heartbeat(Message):
 
     node: Name
     instance: Annotated[str, Field(min_length=1, max_length=64)]
-    sequence: Annotated[int, Field(ge=0)]
+    sequence: Count
     address: Annotated[str, Field(max_length=255)]
     gpus: Annotated[list[GpuInfo], Field(max_length=1024)]
     cpus: Amount | None = None
@@ -210,8 +213,8 @@ class Heartbeat(Message):
     message: Text = ""
     runs: Annotated[list[RunReport], Field(max_length=4096)] = []
     version: Annotated[str, Field(max_length=64)] = ""
-    generation: Annotated[int, Field(ge=0, lt=2**63)] | None = None
-    taken: Annotated[int, Field(ge=-1)] | None = None
+    generation: Count | None = None
+    taken: Annotated[int, Field(ge=-1, lt=2**63)] | None = None
 
 
 class DesiredRun(Answer):

@@ -383,3 +383,11 @@ def test_a_damaged_event_is_named(tmp_path: Path) -> None:
         connection.execute("UPDATE events SET data = ?", (b"x\x9cnothing",))
     with pytest.raises(StoreError, match="after number 0 is no JSON: it is damaged"):
         list(read_log(path))
+
+
+def test_a_database_of_something_else_is_no_backup(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "other.db") as connection:
+        connection.execute("CREATE TABLE t (a)")
+    with pytest.raises(StoreError, match=r"other\.db is no backup of a scheduler's database"):
+        restore(tmp_path / "other.db", str(tmp_path / "bloxopt.db"))
+    assert not (tmp_path / "bloxopt.db").exists()

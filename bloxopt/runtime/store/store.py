@@ -244,8 +244,22 @@ def restore(source: str | Path, url: str) -> None:
         raise StoreError(f"{source}: no such backup")
     if "://" in url and not url.startswith("sqlite:///"):
         raise StoreError("a PostgreSQL database is restored with pg_restore: pg_restore --dbname=NAME FILE")
+    if not _is_scheduler_database(source):
+        raise StoreError(f"{source} is no backup of a scheduler's database")
     Store(str(source), owned=False).close()
     _copy(str(source), Path(url.removeprefix("sqlite:///")))
+
+
+def _is_scheduler_database(source: str | Path) -> bool:
+    """Whether a SQLite file has the tables of a scheduler; what is no SQLite file at all is told by opening it."""
+    connection = sqlite3.connect(f"{Path(source).absolute().as_uri()}?mode=ro", uri=True)
+    try:
+        found = connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (schema.meta.name,)).fetchone()
+    except sqlite3.Error:
+        return True
+    finally:
+        connection.close()
+    return found is not None
 
 
 def _copy(source: str, target: Path) -> None:

@@ -21,6 +21,7 @@ from bloxopt.runtime.messages import Problem
 from bloxopt.runtime.problems import said, unknown
 from bloxopt.runtime.service import admin_routes, job_routes, node_routes, whatif_routes
 from bloxopt.runtime.service.config import ServiceConfig
+from bloxopt.runtime.service.copies import BusyError
 from bloxopt.runtime.service.gate import PUBLIC, Gate
 from bloxopt.runtime.service.service import Service
 
@@ -108,5 +109,7 @@ async def _refused(_: Request, error: Exception) -> JSONResponse:
 async def _failed(_: Request, error: Exception) -> JSONResponse:
     if isinstance(error, StoreError):
         raise error  # for the gate, which keeps from the caller what the database says
+    if isinstance(error, BusyError):
+        return _problem(429, str(error), {"retry-after": "5"})
     status = 404 if isinstance(error, UnknownError) else 409 if isinstance(error, ConflictError) else 400
     return _problem(status, str(error))

@@ -16,7 +16,6 @@ from bloxopt.runtime.live.faults import ConflictError
 from bloxopt.runtime.live.table import check_spec
 from bloxopt.runtime.live.views import job_view
 from bloxopt.runtime.messages import SUBMISSION_KEY_PATTERN, JobSpec, JobStatus, JobView, Name
-from bloxopt.runtime.service.copies import BusyError
 from bloxopt.runtime.service.ranks import check_rank
 from bloxopt.runtime.service.routes import LARGEST_INTEGER, PROBLEMS, JobPath, Person, TheService, own_job
 from bloxopt.runtime.service.service import Service
@@ -142,10 +141,7 @@ def explain(
     horizon: Annotated[float, Query(ge=0, le=31 * 86_400, allow_inf_nan=False)] = 0.0,
 ) -> ExplanationView:
     """Why a job waits. ``remedies``: what would make it run now; ``horizon`` (s): how far to look for its start."""
-    try:
-        answer = service.loop.explain(own_job(service, caller, job_id), remedies, horizon)
-    except BusyError as error:
-        raise HTTPException(429, str(error), {"retry-after": "5"}) from None
+    answer = service.loop.explain(own_job(service, caller, job_id), remedies, horizon)
     return ExplanationView.model_validate(answer.to_dict())
 
 

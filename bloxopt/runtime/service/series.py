@@ -88,26 +88,22 @@ class _NodeLines:
 
     def of(self, family: _Family, values: tuple[Any, ...]) -> bytes:
         """The lines of a family, of whose attribute each GPU has one of the ``values``."""
-        known = self._written.get(family.name)
-        if known is not None and known[0] == values:
-            return known[1]
         name, number = family.name, family.number
-        lines = zip(self._labels, values, strict=True)
-        shown = [f"{name}{{{labels}}} {number(value)}\n" for labels, value in lines if value is not None]
-        text = "".join(shown).encode()
-        self._written[name] = values, text
-        return text
+        known = self._written.get(name)
+        if known is None or known[0] != values:
+            lines = zip(self._labels, values, strict=True)
+            shown = [f"{name}{{{labels}}} {number(value)}\n" for labels, value in lines if value is not None]
+            known = self._written[name] = values, "".join(shown).encode()
+        return known[1]
 
     def owners(self, owners: tuple[str, ...]) -> bytes:
         """Which job has each GPU, by the labels of the job."""
         known = self._written.get(_INFO)
-        if known is not None and known[0] == owners:
-            return known[1]
-        lines = zip(self._labels, owners, strict=True)
-        shown = [f"{_INFO}{{{labels},{owner}}} 1.0\n" for labels, owner in lines if owner is not _NOBODY]
-        text = "".join(shown).encode()
-        self._written[_INFO] = owners, text
-        return text
+        if known is None or known[0] != owners:
+            lines = zip(self._labels, owners, strict=True)
+            shown = [f"{_INFO}{{{labels},{owner}}} 1.0\n" for labels, owner in lines if owner is not _NOBODY]
+            known = self._written[_INFO] = owners, "".join(shown).encode()
+        return known[1]
 
 
 @dataclass(slots=True)
@@ -179,20 +175,20 @@ class LiveSeries:
         return on
 
 
+_JOB_FAMILIES: tuple[tuple[str, str, Callable[[_Going], float | None]], ...] = (
+    ("bloxopt_job_gpus", "GPUs of a running job", attrgetter("gpus")),
+    ("bloxopt_job_steps", "Steps that a running job has done", attrgetter("job.steps")),
+    ("bloxopt_job_steps_per_second", "Rate of a running job", attrgetter("job.steps_per_second")),
+    ("bloxopt_job_attained_seconds", "Time that a running job has had GPUs", attrgetter("job.attained_seconds")),
+)
+
+
 def _job_text(going: Sequence[_Going]) -> Iterator[bytes]:
-    name = "bloxopt_job_gpus"
-    yield _head(name, "gauge", "GPUs of a running job")
-    yield "".join([f"{name}{{{one.labels}}} {one.gpus}.0\n" for one in going]).encode()
-    name = "bloxopt_job_steps"
-    yield _head(name, "gauge", "Steps that a running job has done")
-    yield "".join([f"{name}{{{one.labels}}} {float(one.job.steps)}\n" for one in going]).encode()
-    name = "bloxopt_job_steps_per_second"
-    yield _head(name, "gauge", "Rate of a running job")
-    rates = [(one.labels, one.job.steps_per_second) for one in going]
-    yield "".join([f"{name}{{{labels}}} {float(rate)}\n" for labels, rate in rates if rate is not None]).encode()
-    name = "bloxopt_job_attained_seconds"
-    yield _head(name, "gauge", "Time that a running job has had GPUs")
-    yield "".join([f"{name}{{{one.labels}}} {float(one.job.attained_seconds)}\n" for one in going]).encode()
+    labels = [one.labels for one in going]
+    for name, text, value in _JOB_FAMILIES:
+        yield _head(name, "gauge", text)
+        lines = zip(labels, map(value, going), strict=True)
+        yield "".join([f"{name}{{{one}}} {float(amount)}\n" for one, amount in lines if amount is not None]).encode()
 
 
 def _head(name: str, kind: str, text: str) -> bytes:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, HTTPException
+from fastapi import APIRouter
 
 from bloxopt.runtime.answers import ComparisonView
 from bloxopt.runtime.live.faults import ConflictError
-from bloxopt.runtime.service.copies import BusyError
 from bloxopt.runtime.service.routes import PROBLEMS, Admin, TheService
 from bloxopt.runtime.service.whatif import Question
 
@@ -20,8 +19,4 @@ def what_if(service: TheService, caller: Admin, question: Question) -> Compariso
     copied = service.loop.copy()
     if copied is None:
         raise ConflictError("there is nothing to compare yet: no node has registered, or the last round failed")
-    try:
-        answer = service.what_if.answer(copied, alternative, question)
-    except BusyError as error:
-        raise HTTPException(429, str(error), {"retry-after": "5"}) from None
-    return ComparisonView.model_validate(answer)
+    return ComparisonView.model_validate(service.what_if.answer(copied, alternative, question))
